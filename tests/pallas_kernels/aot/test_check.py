@@ -28,7 +28,7 @@ from pallas_kernels.aot.expectations import (
     temporary_problems,
 )
 from pallas_kernels.aot.workers import Failure
-from pallas_kernels.case import AMD, ARCHS, Case
+from pallas_kernels.case import AMD, ARCHS
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 
@@ -121,23 +121,15 @@ def test_only_what_was_asked_for_is_compiled():
     scaled = replace(both, variant="mxfp4", matrix={"gfx950": "f8f6f4"})
     cases = [both, prefill, whole, scaled]
     short = command.chosen(cases, AMD, "", True)
-    assert short == [(both.name, "gfx950"), (both.name, "gfx942"), (scaled.name, "gfx950")]
+    assert short == [(both.name, "gfx950"), (both.name, "gfx942")]
     assert len(command.chosen(cases, AMD, "", False)) == 7
     assert command.chosen(cases, ["gfx942"], "prefill", False) == [(prefill.name, "gfx942")]
 
 
-def test_the_short_form_has_every_operation_weight_and_format_of_a_decode_step_with_most_rows():
-    def group(case: Case) -> tuple[str, str]:
-        return re.sub(r"(rows|tokens)\d+", "", case.name), case.shape
-
-    steps = [case for case in all_cases() if case.decode and not case.shape.endswith("@tp1")]
-    short = {name for name, _ in command.chosen(all_cases(), ARCHS, "", True)}
-    covered = [case for case in steps if case.name in short]
-    assert {case.name for case in covered} == short
-    assert set(map(group, covered)) == set(map(group, steps))
-    for tp, expected in (("tp4", ["rows64"]), ("tp8", ["rows1", "rows64"])):
-        start = f"fp8_matmul kimi.o_proj@{tp} ptpc "
-        assert [n.removeprefix(start) for n in sorted(short) if n.startswith(start)] == expected
+def test_the_short_form_has_one_case_of_each_operation_with_most_rows():
+    short = dict.fromkeys(name for name, _ in command.chosen(all_cases(), ARCHS, "", True))
+    assert sorted(name.split()[0] for name in short) == sorted({c.operation for c in all_cases()})
+    assert any(re.match(r"fp8_matmul \S+@tp8 .*rows64", name) for name in short)
 
 
 def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
