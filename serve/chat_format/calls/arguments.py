@@ -2,7 +2,7 @@
 
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -52,8 +52,12 @@ def text_of(arguments: Any) -> str:
     try:
         return json.dumps(arguments, ensure_ascii=False)
     except RecursionError:  # The body was read with more room on the stack; a thread has it all.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(json.dumps, arguments, ensure_ascii=False).result()
+        written: list[str] = []
+        write = json.JSONEncoder(ensure_ascii=False).encode
+        thread = threading.Thread(target=lambda: written.append(write(arguments)))
+        thread.start()
+        thread.join()
+        return written[0]
 
 
 def written_arguments(arguments: dict[str, Any]) -> str:
