@@ -45,8 +45,6 @@ Beside = Callable[[EngineThread, GracefulServer], Coroutine[Any, Any, None]]
 """What runs beside the server and may end it."""
 SEND_S = 2.0
 """For a collector to take the last spans."""
-
-
 SWITCH_S = 0.001
 """How long a thread keeps Python's lock while another waits for it. With Python's own 5 ms, event
 loop and engine would wait so long for each thread that reads a body, many times a request."""

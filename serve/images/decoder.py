@@ -67,7 +67,7 @@ class ImageDecoder:
                 SECONDS_A_MEGAPIXEL,
             ),
         )
-        self._refused = _Refused()
+        self._refused = RefusedFiles()
         self._too_much = (
             f"decoding it takes more than {SECONDS:g} s of a processor and {SECONDS_A_MEGAPIXEL:g} "
             f"s a million pixels, or {memory // MIB} MiB: save it as a plain PNG or JPEG"
@@ -145,7 +145,7 @@ class _Queue:
     seconds_a_megapixel: float
 
 
-class _Refused:
+class RefusedFiles:
     """Why files were refused lately, by their digests."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ TOO_LONG = "context_length_exceeded"
 async def plan_truncated(
     service: Service, chat: ChatCompletionRequest, client: str, *, truncates: bool
 ) -> Planned:
-    """What `plan_chat` gives for a chat of a client.
+    """Return what `plan_chat` gives for a chat of a client.
 
     truncates: where the context is too short, as few as possible of the oldest messages are left
     out, but never the system's first one; what is kept begins with a message of the user's, so

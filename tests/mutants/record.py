@@ -12,7 +12,7 @@ RECORD = ROOT / "docs/benchmarks/mutants.json"
 
 
 class Record:
-    """Which faults were noticed, by area; the value of each is the stamp of its row.
+    """The faults that were noticed, by area; the value of each is the stamp of its row.
 
     Every result is added to the file at once, so that a run may be stopped and several may go on
     at a time. Results of rows that have changed since are left out.

@@ -65,16 +65,16 @@ def check_poison(
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
 
 
+@pytest.mark.long
 def test_poisoned_rows_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, target: Target, draft: Eagle3Draft, long: bool
+    monkeypatch: pytest.MonkeyPatch, target: Target, draft: Eagle3Draft
 ) -> None:
     """The short form is the law of worlds, in tests/worlds."""
-    if not long:
-        pytest.skip("part of the long form")
     for config in (CHAIN, TREE):
         check_poison(monkeypatch, target, draft, count=100, config=config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layer", "name"), [(mla, "mla_decode"), (gqa, "gqa_decode")], ids=["target", "draft"]
 )
@@ -84,11 +84,8 @@ def test_the_proof_notices_a_row_read_too_far(
     draft: Eagle3Draft,
     layer: Any,
     name: str,
-    long: bool,
 ) -> None:
     """Attention that sees one slot past its position."""
-    if not long:
-        pytest.skip("part of the long form")
     exact = getattr(layer, name)
 
     def too_far(*inputs: Any, **options: Any) -> jax.Array:

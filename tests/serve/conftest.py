@@ -50,7 +50,7 @@ def fake() -> Iterator[Served]:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What any fake engine is asked."""
+    """Requests that any fake engine is asked."""
     requests: list[Request] = []
     add = FakeEngine.add
 

@@ -1,5 +1,5 @@
-"""What the model is shown of a conversation that clients tell in their own order, with ids and
-nulls of their own: the prompt that it would have had from its own server."""
+"""Conversations that clients tell in their own order, with ids and nulls of their own, give the
+prompt that the model would have had from its own server."""
 
 import json
 import re

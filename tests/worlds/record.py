@@ -138,7 +138,7 @@ class Record:
 
 
 def held(engine: Engine) -> list[str]:
-    """What an idle engine must not hold."""
+    """List what an engine holds although it is idle."""
     found: list[str] = []
     if engine._sequences or engine._in_flight or engine.has_work:
         found.append("requests or rounds in flight")

@@ -1,4 +1,4 @@
-"""What holds in every world. The twin of each law, in test_twins.py, breaks its mechanism."""
+"""Laws that hold in every world. The twin of each law, in test_twins.py, breaks its mechanism."""
 
 import math
 from collections.abc import Callable

@@ -11,6 +11,7 @@ from broken_verify import BROKEN, one_more
 from catalogue import WORLDS
 from jax import Array
 from record import Record
+from sweeps import sweep
 from world import World
 
 from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
@@ -35,12 +36,10 @@ def world_test(name: str, *others: str) -> pytest.MarkDecorator:
 
 
 @world_test("chain")
-@pytest.mark.parametrize("wrong", BROKEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("wrong", sweep(BROKEN, [one_more]), ids=lambda f: f.__name__)
 def test_a_wrong_verify_is_noticed(
-    world: World, wrong: object, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+    world: World, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if wrong is not one_more and not pytestconfig.getoption("long"):
-        pytest.skip("part of the long form")
     record = Record.of(world, COUNT)
     assert record.plain
     monkeypatch.setattr(round_module, "verify", wrong)

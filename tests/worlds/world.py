@@ -27,7 +27,7 @@ TOKENIZER = ToyTokenizer()
 
 
 class Models(NamedTuple):
-    """What an engine is built of."""
+    """The models that an engine is built of."""
 
     target: Target
     draft: Eagle3Draft | None

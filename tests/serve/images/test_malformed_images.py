@@ -44,6 +44,12 @@ def ask(server: Served, given: tuple[str, dict[str, Any]]) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["message"]
 
 
+def turns_of(server: Served, queue: int) -> Any:
+    """Return the turns of the quick queue, 0, or of the slow one, 1."""
+    images: Any = server.service.images
+    return images._decoder._queues[queue].turns
+
+
 def test_nothing_malformed_is_a_server_error(request: pytest.FixtureRequest) -> None:
     count = LONG if request.config.getoption("--long") else SHORT
     with seeing(reader(max_pixels=MOST_PIXELS)) as server, ThreadPoolExecutor(CLIENTS) as pool:
@@ -87,7 +93,7 @@ def test_an_image_is_answered_before_the_hostile_ones_that_came_first(
         given = {name: pool.submit(ask, server, one) for name, one in hostile.items()}
         for answer in given.values():
             answer.add_done_callback(lambda _: ended.append("hostile"))
-        while not server.service.images._decoder._queues[1].turns.num_held:  # type: ignore
+        while not turns_of(server, 1).num_held:
             assert len(ended) < 3, "too quick to be hostile"
         for size in (17, 18):
             status, message = ask(server, ("/v1/chat/completions", chat(part(picture(size)))))
@@ -107,7 +113,7 @@ def test_memory_is_limited_and_too_many_images_are_refused(monkeypatch: pytest.M
         body = chat(part(webp_of_large_canvas(8000)))
         status, message = ask(server, ("/v1/chat/completions", body))
         assert status == 400 and "cannot be decoded" in message
-        turns = server.service.images._decoder._queues[0].turns  # type: ignore
+        turns = turns_of(server, 0)
         turns._free, turns._most = 0, 0
         answer = server.http.post("/v1/chat/completions", json=chat(part(picture())))
         assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
@@ -153,7 +159,7 @@ def test_clients_take_turns_at_slow_images_and_a_refused_file_is_decoded_once(
 
 def test_refused_files_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "REFUSED_FILES", 3)
-    refused = decoder._Refused()  # type: ignore
+    refused = decoder.RefusedFiles()
     for number in range(5):
         refused.note(b"%d" % number, "why")
     for number in range(5):

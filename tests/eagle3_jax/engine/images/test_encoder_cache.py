@@ -1,4 +1,4 @@
-"""Which images' features are kept, and where images may stand; nothing is encoded."""
+"""The cache of image features evicts in order of use; images stand only where they may."""
 
 import pytest
 from tiny_vision import PAD, VISION, image, with_images

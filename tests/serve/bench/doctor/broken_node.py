@@ -28,7 +28,7 @@ def wrong_add_norm(x: Any, added: Any, norm: Norm) -> Any:
 
 
 def work(job: Any) -> Any:
-    """What a process of the doctor would send back on such a node."""
+    """Return what a process of the doctor would send back on such a node."""
     if isinstance(job, Served):
         size, calls = job()
         firsts = {call.operation: call for call in reversed(calls)}
