@@ -16,6 +16,7 @@ import pytest
 from eagle3_jax.engine.programs.compiled import compile_program
 from pallas_kernels.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
+from pallas_kernels.self_check.quick import FLAGS
 from serve.pair.program_cache import VARIABLE as CACHE
 
 pytest_plugins = ["lost_workers"]
@@ -24,11 +25,7 @@ pytest_plugins = ["lost_workers"]
 # bits and takes the same time beside seven idle ones (threads are shared), so one process does.
 jax.config.update("jax_num_cpu_devices", 8)
 
-QUICK = (
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
 """XLA flags: compiling takes most of the time of tests, and with these a quarter of that."""
 
 MAPS = Path("/proc/self/maps")

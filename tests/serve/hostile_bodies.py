@@ -8,15 +8,14 @@ for the next token of a stream that had begun.
 import argparse
 import json
 import math
+import multiprocessing
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from fuzz_server import demo_server
@@ -172,65 +171,78 @@ BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
 """What it is: where it goes, and how it is made."""
 
 
-@dataclass
-class Seen:
-    """What others waited while a body was answered: the longest time each, in seconds."""
+class Waited(NamedTuple):
+    """The longest times that others waited, in seconds."""
 
-    health: float = 0.0
-    token: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, kind: str, seconds: float) -> None:
-        """Notes a wait."""
-        with self.lock:
-            setattr(self, kind, max(getattr(self, kind), seconds))
+    health: float
+    token: float
 
 
 class Others:
-    """A client that streams and one that asks for /health, until they are stopped."""
+    """A client that streams and one that asks for /health, in a process beside who posts."""
 
     def __init__(self, url: httpx.URL) -> None:
-        self.seen = Seen()
-        self._url, self._end = url, threading.Event()
-        self._began = {"health": time.monotonic(), "token": time.monotonic()}
+        context = multiprocessing.get_context("spawn")
+        self._longest, self._since = context.Array("d", 2), context.Array("d", [math.inf] * 2)
+        self._end = context.Event()
+        given = str(url), self._longest, self._since, self._end
+        self._process = context.Process(target=_ask_and_stream, args=given, daemon=True)
 
-    def waiting(self) -> None:
-        """Notes what they wait for right now."""
-        for kind, began in self._began.items():
-            self.seen.note(kind, time.monotonic() - began)
+    @property
+    def seen(self) -> Waited:
+        """Since the last reset, with what they wait for right now."""
+        now = time.monotonic()
+        pairs = zip(self._longest, self._since, strict=True)
+        return Waited(*(max(longest, now - since) for longest, since in pairs))
+
+    def reset(self) -> None:
+        """Forgets the longest times."""
+        self._longest[:] = [0.0, 0.0]
 
     @contextmanager
     def running(self) -> Iterator["Others"]:
-        """Both in threads, within the block."""
-        threads = [threading.Thread(target=work) for work in (self._ask, self._stream)]
-        for thread in threads:
-            thread.start()
+        """Both, within the block. Raises RuntimeError where one of them failed."""
+        self._process.start()
         try:
+            while not self._longest[0] and self._process.is_alive():
+                time.sleep(0.01)
             yield self
         finally:
             self._end.set()
-            for thread in threads:
-                thread.join()
+            self._process.join()
+        if self._process.exitcode:
+            raise RuntimeError("a client beside those who post failed, as it said above")
 
-    def _ask(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as http:
-            while not self._end.wait(0.02):
-                self._began["health"] = time.monotonic()
+
+def _ask_and_stream(url: str, longest: Any, since: Any, end: Any) -> None:
+    """Notes under 0 what /health takes, under 1 what the next token of a stream takes."""
+
+    def waited(kind: int) -> None:
+        now = time.monotonic()
+        longest[kind] = max(longest[kind], now - since[kind])
+        since[kind] = now
+
+    def ask() -> None:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as http:
+            while not end.wait(0.02):
+                since[0] = time.monotonic()
                 assert http.get("/health").status_code == 200
-                self.waiting()
-                self._began["health"] = time.monotonic()
+                waited(0)
+                since[0] = math.inf
 
-    def _stream(self) -> None:
+    def stream() -> None:
         body = {"prompt": "a", "max_tokens": 150, "ignore_eos": True, "stream": True}
-        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as http:
-            while not self._end.is_set():
-                self._began["token"] = math.inf
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as http:
+            while not end.is_set():
                 with http.stream("POST", COMPLETIONS, json=body) as answer:
                     assert answer.status_code == 200
                     for _ in answer.iter_lines():
-                        self.waiting()
-                        self._began["token"] = time.monotonic()
-                    self._began["token"] = math.inf
+                        waited(1)
+                since[1] = math.inf
+
+    with ThreadPoolExecutor(2) as pool:
+        for running in [pool.submit(ask), pool.submit(stream)]:
+            running.result()
 
 
 def post(url: httpx.URL, name: str, others: Others, clients: int = 1) -> tuple[set[int], float]:
@@ -248,12 +260,11 @@ def post(url: httpx.URL, name: str, others: Others, clients: int = 1) -> tuple[s
                 pass
         return answer.status_code
 
-    others.seen = Seen()
+    others.reset()
     began = time.monotonic()
     with ThreadPoolExecutor(clients) as pool:
         statuses = set(pool.map(send, range(clients)))
     seconds = time.monotonic() - began
-    others.waiting()
     return statuses, seconds
 
 

@@ -14,10 +14,9 @@ from amdgpu.cases.tolerances import Tolerance
 from amdgpu.cases.variety import unlike_scales
 from pallas_kernels import gpu
 from pallas_kernels.case import Case
+from pallas_kernels.self_check import quick
 
 Arrays = Sequence[NDArray[Any]]
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""XLA's options for what this CPU computes for comparison: compiling takes most of the time."""
 
 
 @dataclass(frozen=True)
@@ -98,5 +97,5 @@ class EmulatedCase:
             return jax.tree.leaves(run(*jax.tree.unflatten(tree, leaves)))
 
         with gpu.assume(arch):
-            compiled = jax.jit(flat).lower(*given).compile(compiler_options=QUICK)
+            compiled = jax.jit(flat).lower(*given).compile(compiler_options=quick.OPTIONS)
             return [np.asarray(leaf) for leaf in compiled(*given)]
