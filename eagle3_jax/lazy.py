@@ -16,7 +16,11 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[st
     def load(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home_of[name]), name)
+        try:
+            module = import_module(home_of[name])
+        except AttributeError as broken:  # Python would say that the name is not there, not why.
+            raise ImportError(f"{home_of[name]} cannot be imported: {broken}") from broken
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

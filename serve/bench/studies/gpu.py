@@ -36,8 +36,8 @@ from serve.bench.gpu.worker import (
 from serve.pair.loading import LoadedPair
 
 PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve")
-LARGE = (*THERE, "orbax-checkpoint", "tokenizers")
-"""Of what is not carried, the last two are most; a machine that trains has them."""
+NOT_CARRIED = (*THERE, "flax", "orbax-checkpoint", "tokenizers")
+"""A machine that trains has them: its flax fits its JAX, and the last two are large."""
 PARTS = "round", "loop"
 MODULES = ("serve.bench.cli", "serve.bench.studies.gpu")
 
@@ -69,7 +69,7 @@ def _check(flags: argparse.Namespace) -> None:
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Measures and compares; status 1 where a token or a launch is wrong, 2 without a GPU."""
     if flags.carry:
-        carried = carry(Path(flags.carry), "serve.bench gpu", PACKAGES, MODULES, LARGE)
+        carried = carry(Path(flags.carry), "serve.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
         console.print("\n".join(carried.lines()), markup=False, soft_wrap=True)
         return 0
     use_full_precision(dry_run=flags.dry_run)
