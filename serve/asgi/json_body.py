@@ -23,8 +23,8 @@ MAX_VALUES = 2**20
 MAX_PARTS = 2**16
 """Lists, objects and keys of objects."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-TEXTS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,1000}+', re.DOTALL)
-"""As many as one call may look at, with what stands before each."""
+WINDOW = 2**16
+"""Bytes that one call looks at: others wait for Python's lock as long."""
 
 _threads = Threads("bodies", 1)
 
@@ -107,22 +107,26 @@ def refuse_too_much(texts: Sequence[bytes]) -> None:
 
 def _marks_outside_texts(body: bytes) -> tuple[int, int]:
     """The marks of values and parts, counted until they are too many; texts are values too."""
-    texts = commas = parts = end = 0
-    while some := TEXTS.match(body, end):
-        bare, count = TEXT.subn(b"", some[0])
+    texts = commas = parts = 0
+    quote = escape = b""  # Of a text, or of a character of it, that goes on in the next window.
+    for start in range(0, len(body), WINDOW):
+        piece = quote + escape + body[start : start + WINDOW]
+        whole = piece.rstrip(b"\\")
+        escape = b"\\" * ((len(piece) - len(whole)) % 2)
+        bare, count = TEXT.subn(b"", piece[: len(piece) - len(escape)])
+        bare, quote, _ = bare.partition(b'"')
         more = _marks(bare)
-        texts, commas, parts, end = texts + count, commas + more[0], parts + more[1], some.end()
+        texts, commas, parts = texts + count, commas + more[0], parts + more[1]
         if _exceeds(max(commas, texts - parts), parts):
             break
-    more = _marks(body, end)
-    return max(commas, texts - parts) + more[0], parts + more[1]
+    return max(commas, texts - parts), parts
 
 
-def _marks(body: bytes, start: int = 0) -> tuple[int, int]:
+def _marks(body: bytes) -> tuple[int, int]:
     """Commas, of which there are as many as values, and what begins a list, an object or a value
     behind its key."""
-    parts = sum(body.count(mark, start) for mark in (b"[", b"{", b":"))
-    return body.count(b",", start), parts
+    parts = sum(body.count(mark) for mark in (b"[", b"{", b":"))
+    return body.count(b","), parts
 
 
 def _exceeds(commas: int, parts: int) -> bool:
