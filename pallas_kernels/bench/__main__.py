@@ -26,6 +26,7 @@ from pallas_kernels.bench.session import Session
 from pallas_kernels.bench.tune import tune_all
 from pallas_kernels.bench.worker import use_gpu_sparingly
 from pallas_kernels.case import Case
+from pallas_kernels.kernel_model import named as of_model
 
 FILE_WIDTH = 170
 READS_MACHINE_CODE = "pallas_kernels.aot.amd"
@@ -47,13 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_gpu_sparingly(dry_run=flags.dry_run)
     cases = _cases(flags)
     if not cases:
-        print(f"no case has {flags.only!r} in its name", file=sys.stderr)
+        print(f"no case has {' or '.join(flags.only)} in its name", file=sys.stderr)
         return 2
     until = time.time() + flags.budget
     if flags.tune:
         return tune_all([case.name for case in cases], until, flags.limit, console)
     record = Record(Path(flags.json) if flags.json else None)
-    session = Session(console, record, cases, dry_run=flags.dry_run)
+    beside = not flags.recorded
+    session = Session(console, record, cases, dry_run=flags.dry_run, beside=beside)
     return session.run(until, flags.limit, resume=flags.resume, crash=flags.crash)
 
 
@@ -68,7 +70,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="every case, not only the named 25")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
+        "--recorded",
+        action="store_true",
+        help="the cases that the kernel model predicts, without peers",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="cases whose name has TEXT in it; may be repeated",
     )
     parser.add_argument(
         "--budget", type=float, default=420.0, metavar="S", help="begin no case later"
@@ -94,9 +104,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _cases(flags: argparse.Namespace) -> list[Case]:
     if flags.dry_run:
         found = rehearsed()
+    elif flags.recorded:
+        found = in_turn(of_model.named(all_cases()))
     else:
         found = in_turn(all_cases()) if flags.all or flags.tune else named(all_cases())
-    return [case for case in found if flags.only in case.name]
+    return [case for case in found if any(text in case.name for text in flags.only or [""])]
 
 
 if __name__ == "__main__":

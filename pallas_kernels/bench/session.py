@@ -24,9 +24,16 @@ class Session:
     """Prints and keeps what the workers make of the cases, and judges it at the end."""
 
     def __init__(
-        self, console: Console, record: Record, cases: Sequence[Case], *, dry_run: bool
+        self,
+        console: Console,
+        record: Record,
+        cases: Sequence[Case],
+        *,
+        dry_run: bool,
+        beside: bool = True,
     ) -> None:
-        self._console, self._record, self._dry_run = console, record, dry_run
+        self._console, self._record = console, record
+        self._dry_run, self._beside = dry_run, beside
         self._cases = {case.name: case for case in cases}
         self._ceilings: Ceilings | None = None
         self._results: list[Measured] = []
@@ -63,13 +70,13 @@ class Session:
     def _jobs(self, until: float, crash: str | None) -> list[Job]:
         done = {result.case for result in self._results}
         names = [name for name in self._cases if name not in done]
-        jobs = [Job("", tuple(names[:THREADS]), self._dry_run)]
+        jobs = [Job("", tuple(names[:THREADS]), self._dry_run, beside=self._beside)]
         for i, name in enumerate(names, 1):
             ends = crash is not None and crash in name
             ahead = tuple(names[i : i + THREADS])
-            jobs.append(Job(name, ahead, self._dry_run, until, slow=FLEX, crash=ends))
+            jobs.append(Job(name, ahead, self._dry_run, until, self._beside, slow=FLEX, crash=ends))
         attention = [name for name, case in self._cases.items() if case.operation == "mla_decode"]
-        if any(FLEX in result.peers for result in self._results):
+        if not self._beside or any(FLEX in result.peers for result in self._results):
             return jobs
         return jobs + [Job(name, (), self._dry_run, until, peer=FLEX) for name in attention[:1]]
 

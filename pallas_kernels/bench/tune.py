@@ -3,7 +3,9 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +14,16 @@ from rich.console import Console
 from pallas_kernels import gpu, tuning
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.aot.workers import Failure, run_each
-from pallas_kernels.bench.timing import Effort, time_jax
+from pallas_kernels.bench.ahead import THREADS
+from pallas_kernels.bench.correct import largest_error
+from pallas_kernels.bench.timing import (
+    Chain,
+    Effort,
+    Programs,
+    compile_chain,
+    nbytes_of,
+    rotated,
+)
 from pallas_kernels.bench.worker import NO_GPU, conditions
 from pallas_kernels.case import Case
 
@@ -58,27 +69,54 @@ def tune_named(job: tuple[str, float]) -> tuple[str, list[Tuned], dict[str, Any]
         raise RuntimeError(NO_GPU)
     name, until = job
     (case,) = (case for case in all_cases() if case.name == name)
-    return gpu.current().arch, tune(case) if time.time() < until else [], conditions()
+    return gpu.current().arch, tune(case, until), conditions()
 
 
-def tune(case: Case) -> list[Tuned]:
-    """Each choice of tiles that the case makes, one after the other, the others as they are."""
+def tune(case: Case, until: float = float("inf")) -> list[Tuned]:
+    """Each choice of tiles that the case makes, one after the other, the others as they are: from
+    the best on while something is faster, until a `time.time()`."""
     arguments = case.example(0)
+    chain = Chain.of(nbytes_of(arguments), _EFFORT)
+    sets = rotated(arguments, chain.copies)
     with tuning.trying({}) as asked:
-        heuristic_us = time_jax(lambda *a: case.run(*a), arguments, _EFFORT).us.median
+        heuristic = compile_chain(case.run, arguments, chain)
+    heuristic_us = heuristic.time(sets, _EFFORT).us.median
+    wanted = heuristic.alone(*arguments)
     found = []
     for choice, tiles in asked.items():
-        times = {}
-        for candidate in around(tiles):
-            try:
-                with tuning.trying({choice: candidate}):
-                    us = time_jax(lambda *a: case.run(*a), arguments, _EFFORT).us.median
-            except Exception:  # Most tiles do not fit; the compiler says which.
-                continue
-            times[us] = candidate
-        if times and min(times) < ENOUGH * heuristic_us:
-            found.append(Tuned(choice, times[min(times)], min(times), heuristic_us))
+        best, tried = Tuned(choice, tiles, heuristic_us, heuristic_us), [tiles]
+        while time.time() < until:
+            candidates = [tiles for tiles in around(best.tiles) if tiles not in tried]
+            tried += candidates
+            compiled = _compile_each(case, chain, arguments, choice, candidates)
+            times = {
+                programs.time(sets, _EFFORT).us.median: tiles
+                for tiles, programs in compiled
+                if largest_error(programs.alone(*arguments), wanted) <= case.tolerance
+            }
+            if not times or min(times) >= ENOUGH * best.us:
+                break
+            best = replace(best, tiles=times[min(times)], us=min(times))
+        if best.us < heuristic_us:
+            found.append(best)
     return found
+
+
+def _compile_each(
+    case: Case, chain: Chain, arguments: Any, choice: TileKey, candidates: Sequence[dict[str, int]]
+) -> list[tuple[dict[str, int], Programs]]:
+    """Those that compile, with their programs. Most tiles do not fit; the compiler says which."""
+
+    def compile(tiles: dict[str, int]) -> Programs | None:
+        try:
+            with tuning.trying({choice: tiles}):
+                return compile_chain(partial(case.run), arguments, chain)
+        except Exception:
+            return None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        compiled = zip(candidates, pool.map(compile, candidates), strict=True)
+        return [(tiles, programs) for tiles, programs in compiled if programs is not None]
 
 
 def around(tiles: Mapping[str, int]) -> Iterator[dict[str, int]]:

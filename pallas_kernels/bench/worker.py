@@ -37,17 +37,23 @@ _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", 
 class Job:
     """case: its name, "" for what comes before all cases. ahead: those to be compiled meanwhile.
 
-    until: the `time.time()` after which it is not begun. peer: the only one to be measured; "" for
-    all but `slow`. crash: ends the process where the kernel would run, for rehearsals.
+    until: the `time.time()` after which it is not begun. beside: with peers. peer: the only one to
+    be measured; "" for all but `slow`. crash: ends the process where the kernel would run, for
+    rehearsals.
     """
 
     case: str
     ahead: tuple[str, ...] = ()
     dry_run: bool = False
     until: float = float("inf")
+    beside: bool = True
     peer: str = ""
     slow: str = ""
     crash: bool = False
+
+    def wants(self, peer: str) -> bool:
+        """Whether this peer is measured."""
+        return self.beside and (peer == self.peer if self.peer else peer != self.slow)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ def work(job: Job) -> Any:
     """
     if jax.default_backend() == "cpu" and not job.dry_run:
         raise RuntimeError(NO_GPU)
-    programs = _programs(job.dry_run)
+    programs = _programs(job.dry_run, job.beside)
     for name in filter(None, (job.case, *job.ahead)):
         programs.begin(name)
     if not job.case:
@@ -98,8 +104,7 @@ def _measure(job: Job, case: Case, programs: Ahead) -> Measured:
     if job.crash:
         print("a rehearsed crash", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
-    wanted = (lambda peer: peer == job.peer) if job.peer else (lambda peer: peer != job.slow)
-    return measure(case, compiled, _effort(job.dry_run), programs.turns, wanted)
+    return measure(case, compiled, _effort(job.dry_run), programs.turns, job.wants)
 
 
 def conditions() -> dict[str, Any]:
@@ -135,11 +140,12 @@ def _cases(dry_run: bool) -> dict[str, Case]:
 
 
 @cache
-def _programs(dry_run: bool) -> Ahead:
+def _programs(dry_run: bool, beside: bool) -> Ahead:
     """Of this process."""
 
     def compile(name: str, turn: Callable[[], AbstractContextManager[None]]) -> Compiled:
-        return compile_case(_cases(dry_run)[name], _effort(dry_run), turn)
+        case = _cases(dry_run)[name]
+        return compile_case(case, _effort(dry_run), turn, beside=beside)
 
     return Ahead(compile)
 

@@ -30,7 +30,9 @@ from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 
 
-def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> AttentionTiles:
+def choose_tiles(
+    rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike, stored: DTypeLike
+) -> AttentionTiles:
     """For a group of so many rows: q_len times the heads that share a key-value head.
 
     64 rows with 16 keys take fewer registers than 32 with 32, and no wave repeats another's scores.
@@ -39,7 +41,7 @@ def choose_tiles(rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike) -> A
     tile, keys = (16, 32) if rows <= 16 else (64, 16)
     heuristic = AttentionTiles(tile, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
     key = f"rows {rows} kv_heads {kv_heads} head_dim {head_dim} {jnp.dtype(dtype)}"
-    return tuned("gqa_decode", key, heuristic)
+    return tuned("gqa_decode", f"{key} in {jnp.dtype(stored)}", heuristic)
 
 
 def gqa_decode(
@@ -53,7 +55,7 @@ def gqa_decode(
     batch, q_len, heads, head_dim = q.shape
     kv_heads = paged.pools[0].shape[2]
     shared = heads // kv_heads
-    tiles = choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype)
+    tiles = choose_tiles(q_len * shared, kv_heads, head_dim, q.dtype, paged.pools[0].dtype)
     parts = attend_in_parts(
         partial(attend_part, shared=shared, scale=scale * math.log2(math.e)),
         name="gqa_decode",

@@ -20,7 +20,7 @@ def gqa_share(
     """See `pallas_kernels.gqa_share.api.gqa_share`."""
     groups, batch, q_len, heads, head_dim = q.shape
     rows, by_group = groups * q_len * heads, (groups, batch, q_len * heads)
-    tiles = choose_tiles(rows, 1, head_dim, q.dtype)
+    tiles = choose_tiles(rows, 1, head_dim, q.dtype, paged.pools[0].dtype)
     parts = attend_in_parts(
         partial(attend_part, shared=heads, scale=scale * math.log2(math.e)),
         name="gqa_share",

@@ -64,7 +64,9 @@ def choose_tiles(
     else:
         keys = 32 if paged.page_size % 32 == 0 else 16
         heuristic = AttentionTiles(tile, keys, num_warps=4 if tile == 16 else 8, num_stages=2)
-    key = f"rows {rows} kv_lora {kv_lora} {jnp.dtype(dtype)}"
+    stored = paged.pools[0].dtype
+    key = f"rows {rows} kv_lora {kv_lora} page {paged.page_size} {jnp.dtype(dtype)} in {stored}"
+    key += " tree" if paged.ancestors is not None else ""
     if asks_for_exact_bits():
         return tuned("mla_decode", key, replace(heuristic, splits=exact_parts(rows)))
     # Two programs of few rows share a compute unit.
