@@ -130,6 +130,7 @@ def around(tiles: Mapping[str, int]) -> Iterator[dict[str, int]]:
 def write_tuned(arch: str, found: list[Tuned], conditions: Mapping[str, Any]) -> None:
     """Into `tuned/<arch>.json`, over what it held for the same choices."""
     path = tuning.FOLDER / f"{arch}.json"
+    path.parent.mkdir(exist_ok=True)
     before = json.loads(path.read_text(encoding="utf-8"))["tiles"] if path.exists() else {}
     for entry in found:
         operation, key = entry.choice
