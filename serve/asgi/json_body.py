@@ -23,6 +23,7 @@ MAX_VALUES = 2**20
 MAX_PARTS = 2**16
 """Lists, objects and keys of objects."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+CLOSED = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 WINDOW = 2**16
 """Bytes that one call looks at: others wait for Python's lock as long."""
 
@@ -111,10 +112,12 @@ def _marks_outside_texts(body: bytes) -> tuple[int, int]:
     quote = escape = b""  # Of a text, or of a character of it, that goes on in the next window.
     for start in range(0, len(body), WINDOW):
         piece = quote + escape + body[start : start + WINDOW]
-        whole = piece.rstrip(b"\\")
-        escape = b"\\" * ((len(piece) - len(whole)) % 2)
-        bare, count = TEXT.subn(b"", piece[: len(piece) - len(escape)])
-        bare, quote, _ = bare.partition(b'"')
+        escape = b"\\" * ((len(piece) - len(piece.rstrip(b"\\"))) % 2)
+        piece = piece[: len(piece) - len(escape)]
+        closed = CLOSED.match(piece)
+        end = closed.end() if closed else 0
+        quote = piece[end : end + 1]
+        bare, count = TEXT.subn(b"", piece[:end])
         more = _marks(bare)
         texts, commas, parts = texts + count, commas + more[0], parts + more[1]
         if _exceeds(max(commas, texts - parts), parts):

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from convert.text.json_pieces import json_pieces
 from serve.asgi.errors import as_api_error
-from serve.asgi.pieces import in_turns, json_pieces
+from serve.asgi.pieces import in_turns
 from serve.engine.errors import EngineError
 
 T = TypeVar("T")

@@ -4,11 +4,12 @@ A template is data from a checkpoint, and its variables come from clients: an en
 product of a text and a number, must not be the end of the server.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from convert.text.template_process import decode, encode
+from convert.text.json_pieces import json_bytes
 from convert.text.tokenizer import Tokenizer
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
@@ -28,15 +29,15 @@ def limited(tokenizer: Tokenizer, seconds: float = SECONDS) -> Tokenizer:
         "values": tokenizer.named_tokens,
         "characters": CHARACTERS,
     }
-    workers = Workers("convert.text.template_process", encode(setup), reused=True)
+    workers = Workers("convert.text.template_process", json_bytes(setup), reused=True)
     workers.start()
     limits = Limits(seconds, MEMORY_BYTES, WALL_SECONDS)
 
     def render(messages: Sequence[Any], options: dict[str, Any]) -> str:
         """The text, with the special texts in the messages broken; ValueError without one."""
-        question = encode({"messages": messages, "options": options})
+        question = json_bytes({"messages": messages, "options": options})
         try:
-            answer = decode(workers.ask(question, limits))
+            answer = json.loads(workers.ask(question, limits))
         except EndedError as error:
             message = f"the chat template took more than {seconds:g} seconds or too much memory"
             raise ValueError(f"{message} for these messages") from error

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import APIRouter, Response
 
+from convert.text.json_pieces import JsonList
 from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
-from serve.asgi.pieces import JsonList
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part

@@ -4,9 +4,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+from convert.text.json_pieces import JsonText, json_pieces
 from eagle3_jax.engine import RequestOutput
 from serve.asgi.errors import as_api_error
-from serve.asgi.pieces import JsonText, in_turns, json_pieces
+from serve.asgi.pieces import in_turns
 from serve.asgi.sse import named_event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState

@@ -4,9 +4,9 @@ import json
 import time
 from typing import Any, Literal
 
+from convert.text.json_pieces import JsonText
 from eagle3_jax.sampling.params import SamplingParams
 from serve.asgi.errors import ApiError, invalid_request
-from serve.asgi.pieces import JsonText
 from serve.engine.choices import TokenCounts
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import AbsentTool

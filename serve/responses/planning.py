@@ -10,11 +10,11 @@ from functools import partial
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from convert.text.json_pieces import JsonText, json_bytes
 from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError, fields_renamed, from_validation, invalid_request
 from serve.asgi.json_body import refuse_too_much
 from serve.asgi.long_texts import templating
-from serve.asgi.pieces import JsonText
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
 from serve.images.sources import ImageSource
@@ -140,7 +140,7 @@ def _translate(
     said, inputs = _items(body, before)
     chat = as_chat(body, chat_messages(body.instructions, [*said, *inputs]))
     stored = [item.model_dump(exclude_none=True) for item in inputs]
-    return chat, json.dumps(stored).encode(), asked(body)
+    return chat, json_bytes(stored), asked(body)
 
 
 def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item]]:
@@ -171,7 +171,7 @@ def _stored(before: Before) -> dict[str, bytes]:
     if (size := sum(map(len, texts))) > before.room:
         raise _too_large("input", f"the responses referred to have {size} bytes", before.room)
     refuse_too_much(texts)
-    return {item["id"]: json.dumps(item).encode() for text in texts for item in json.loads(text)}
+    return {item["id"]: json_bytes(item) for text in texts for item in json.loads(text)}
 
 
 def _too_large(param: str, found: str, room: int) -> ApiError:

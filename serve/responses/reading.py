@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from convert.text.json_pieces import JsonText
 from eagle3_jax.engine import RequestOutput
-from serve.asgi.pieces import JsonText
 from serve.chat_format.token_parts import TokenPart, TokenParts
 from serve.openai.answers.logprob_forms import chat_logprobs
 from serve.openai.chat import answer_parser

@@ -8,13 +8,13 @@ from typing import Any
 import fastapi
 from fastapi import APIRouter, Response
 
+from convert.text.json_pieces import NULL, JsonList, JsonNumbers, JsonText, json_pieces
 from eagle3_jax.engine import Request
 from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from serve.asgi.auth import client_of
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
-from serve.asgi.pieces import NULL, JsonList, JsonNumbers, JsonText, json_pieces
 from serve.asgi.sse import DONE, event
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import Response
 
+from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, json_pieces
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
-from serve.asgi.pieces import JsonList, JsonNumbers, JsonText, json_pieces
 from serve.asgi.sse import DONE, ClientGone, EventStream, WholeBody, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
 from serve.engine.choices import Choices, ChoiceState, Part

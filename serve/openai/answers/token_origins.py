@@ -3,7 +3,7 @@
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterator, Sequence
 
-from serve.asgi.pieces import JsonText, dumps
+from convert.text.json_pieces import JsonText, dumps
 from serve.chat_format.marked_text import TokenBytes
 
 

@@ -1,5 +1,6 @@
 """The short form of tests/serve/hostile_bodies.py, and what is refused before any work on it."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -175,6 +176,15 @@ def test_values_are_counted_before_they_are_read_and_texts_are_one_each(
     answer = fake.http.post(COMPLETIONS, content=body, headers=headers)
     assert answer.status_code == status, answer.text[:500]
     assert len(answer.content) < 2000
+
+
+def test_values_are_counted_alike_in_windows_of_any_size(monkeypatch) -> None:
+    value = [{"a\\": '[,"', "b": ["\\", '\\"', "中", 1, {}]}, "x" * 40, {"": [None]}] * 9
+    body = json.dumps(value, ensure_ascii=False).encode()
+    for window in range(1, 50):
+        monkeypatch.setattr(json_body, "WINDOW", window)
+        commas, parts = json_body._marks_outside_texts(body)
+        assert (commas, parts) == (71, 73), window
 
 
 def test_a_long_body_is_read_and_checked_beside_the_loop(fake: Served, monkeypatch) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from serve.asgi.pieces import (
+from convert.text.json_pieces import (
     PIECE_CHARS,
-    TURN_S,
     JsonList,
     JsonNumbers,
     JsonText,
-    in_turns,
     json_pieces,
 )
+from serve.asgi.pieces import TURN_S, in_turns
 
 NUMBERS = list(range(10_000))
+LONG = 'a"\\\ud800\n' * PIECE_CHARS
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ NUMBERS = list(range(10_000))
         ({"a": JsonText('{"b":[1]}')}, {"a": {"b": [1]}}),
         (JsonList({"a": n} for n in range(3)), [{"a": 0}, {"a": 1}, {"a": 2}]),
         ([JsonNumbers(NUMBERS), JsonNumbers(())], [NUMBERS, []]),
+        ({"a": [LONG]}, {"a": [LONG]}),
     ],
 )
 def test_pieces_are_the_json_of_the_value(value: Any, expected: Any) -> None:
