@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 
+from convert.text.json_pieces import PIECE_CHARS
 from serve.asgi.errors import invalid_option
 from serve.chat_format.calls.arguments import text_of
 from serve.images.sources import Detail, ImageSource
@@ -199,7 +200,10 @@ def unsealed(content: str) -> str:
     """The reasoning in an `encrypted_content`; an error for one that is not from here."""
     try:
         if content.startswith(SEALED):
-            return b64decode(content.removeprefix(SEALED), validate=True).decode()
+            held = content.removeprefix(SEALED)
+            starts = range(0, len(held), PIECE_CHARS)  # Others wait as long as one call takes.
+            pieces = (b64decode(held[i : i + PIECE_CHARS], validate=True) for i in starts)
+            return b"".join(pieces).decode()
     except ValueError:
         pass
     message = "the encrypted_content of a reasoning item was not made here; leave the item out"
