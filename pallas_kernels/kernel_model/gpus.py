@@ -1,6 +1,6 @@
 """What the model assumes of each GPU: every constant with its source.
 
-Nothing here was measured by this project.
+Nothing here was measured by this project; docs/kernel_model.md says what an H200 took.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,9 @@
 """The model's arithmetic against laws that hold whatever its constants are."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from pallas_kernels.kernel_model.named import named
 from pallas_kernels.kernel_model.predict import Call, Prediction, predict, resident_programs
 from pallas_kernels.kernel_model.record import FOLDER, CaseFacts, recorded, write_record
 
+H200 = "docs/benchmarks/h200.json"
+STREAMING = ("grouped_mlp", "logits_argmax", "gqa_decode", "fp8_matmul", "joint_matmul")
 UNITS = {"vector": "vector", "matrix": "matrix", "lds": "LDS", "memory": "access"}
 STEP, WARPS = 4096, 4
 WEIGHTS = MI355X.units * WARPS * STEP * 100
@@ -154,3 +158,17 @@ def test_every_named_case_is_recorded_and_no_share_is_above_what_memory_reaches(
         assert 0 <= case.share(gpu) <= gpu.reached + 0.01, name
         assert case.floor == floors[name]
         assert all(kernel.arch == arch for kernel in case.kernels)
+
+
+@pytest.mark.parametrize("operation", [*STREAMING, "gated_matmul"])
+def test_an_h200_took_up_to_twice_what_the_model_says_of_streaming_kernels(operation: str) -> None:
+    """A change of the model is judged by these times, not by what it was meant to do."""
+    gpu = BY_ARCH["sm_90"]
+    measured = json.loads(Path(H200).read_text(encoding="utf-8"))["alone"]
+    ratios = []
+    for name in (name for name in measured if name.startswith(f"{operation} ")):
+        found = recorded("sm_90")[name].predictions(gpu)
+        seconds = sum(kernel.seconds + gpu.graph_gap for kernel in found)
+        ratios.append(measured[name]["us"]["median"] * 1e-6 / seconds)
+    assert len(ratios) >= 4
+    assert 1.2 < median(ratios) < 1.8 and min(ratios) > 1.0 and max(ratios) < 2.2
