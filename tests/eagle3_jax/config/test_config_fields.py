@@ -1,6 +1,9 @@
 """No field of a configuration is ignored in silence: it is read, neutral, refused or unknown."""
 
+import copy
 import json
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,3 +210,32 @@ def test_unknown_fields_are_found_at_every_level() -> None:
     found = target_fields(target).unknown(target)
     named = ["text_config.strange", "vision_config.strange", "strange"]
     assert sorted(found) == sorted([*named, "sliding_window"])
+
+
+WRONG = ([], {}, "a", float("nan"), -1, 2**70)
+"""Of any type, and out of any range."""
+
+
+def nested_fields(config: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in config.items():
+        yield (name,)
+        if isinstance(value, dict):
+            yield from ((name, *rest) for rest in nested_fields(value))
+
+
+@pytest.mark.parametrize("name", [*TARGETS, "draft", "latent", "vision"])
+def test_any_wrong_value_in_any_field_is_refused_in_one_line_or_means_nothing(name: str) -> None:
+    whole = {**TARGETS, "draft": DRAFT, "latent": LATENT, "vision": KIMI}[name]
+    draft = name in ("draft", "latent")
+    read = partial(DraftConfig.from_hf, num_target_layers=61) if draft else read_target_config
+    for path in nested_fields(whole):
+        for value in WRONG:
+            config = copy.deepcopy(whole)
+            place = config
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+            try:
+                read(config)
+            except ValueError as error:
+                assert "\n" not in str(error) and str(error), path
