@@ -37,9 +37,10 @@ test: .venv/installed-test
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
-# The proofs at full length, and the benchmarks of every form of drafts and every cache;
+# The proofs and the worlds at full length, and the benchmarks of every form of drafts and every cache;
 # `make test` runs their short form.
 prove: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
 		$(addprefix tests/serve/bench/test_,drafts.py kv_cache_bench.py) --long
 	@$(PASSED) $@
@@ -48,12 +49,11 @@ prove: .venv/installed-test
 prove-status:
 	@$(PYTHON) tests/proof_record.py status
 
-# Images: every draft and shape of rounds on the golden prompts, 200 sampled requests of each kind on
-# 1 and 2 devices, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
-# cover, 16 and 100, and no client.
+# Images: every draft and shape of rounds on the golden prompts, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
+# cover, 100, and no client; the worlds that see are in `make prove`.
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
-		tests/proofs/test_image_fuzz.py tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
+		tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
 		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py \
 		tests/serve/demo/test_sighted_pair.py
 	@$(PASSED) $@
@@ -65,14 +65,13 @@ prove-long-contexts: .venv/installed-test
 		tests/eagle3_jax/engine/test_long_contexts.py --long
 	@$(PASSED) $@
 
-# Contexts that devices divide: 500 requests of each way they do, the collectives of their rounds, and
+# Contexts that devices divide: the collectives of their rounds, and
 # the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
 CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
 	engine/test_prefix_cache.py engine/test_exact_mode.py) \
 	tests/proofs/test_exact_bits.py
 prove-contexts: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_divided_contexts.py \
-		tests/proofs/test_shared_kv_heads.py tests/eagle3_jax/sharded/test_round_collectives.py
+	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/sharded/test_round_collectives.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 2 $(CONTEXT_TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 4 $(CONTEXT_TESTS)
 	@$(PASSED) $@

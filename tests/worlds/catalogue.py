@@ -1,23 +1,29 @@
 """The worlds: every setting of the engine that users choose, in few pairs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from typing import Any
 
+import jax
 from driving import sizes
+from flax import nnx
 from grammar_traffic import grammar_requests
-from setups import Setup, pair_on_devices
+from image_traffic import image_requests, note_cuts
+from setups import Setup, pair_on_devices, pair_on_replicas
 from shared_pair import pair_on_one_device, shared_draft, shared_target
 from spelling_tokenizer import EOS, SpellingTokenizer
-from tiny import LLAMA, reduced_draft, tiny_draft, tiny_target
+from tiny import LLAMA, MINIMAX, TARGET, reduced_draft, tiny_draft, tiny_target
+from tiny_vision import PAD, VISION, drawn
 from traffic import random_requests, without_logits
-from wide_pair import wide_target
+from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_target
 from world import Models, World
 
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.adaptive.choose_k import ChosenK
+from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
@@ -94,11 +100,76 @@ def _wide_alone(format: str) -> Models:
     return Models(wide_target(format), None)
 
 
-def on_devices(name: str, setup: Setup, config: EngineConfig, **options: Any) -> World:
-    """A pair that lies on devices like `setup`."""
+def on_devices(
+    name: str,
+    make: Callable[[], Sequence[Any]],
+    alone: Callable[[], Models],
+    config: EngineConfig,
+    **options: Any,
+) -> World:
+    """A pair that `make` places on devices, with what it sees with."""
     options = {"program": "devices", **options}
-    make = lambda: Models(*pair_on_devices(setup))  # noqa: E731
-    return World(name, make, partial(_wide_alone, setup.format), config, **options)
+    return World(name, lambda: Models(*make()), alone, config, **options)
+
+
+def of_setup(name: str, setup: Setup, config: EngineConfig, **options: Any) -> World:
+    """The wide pair on devices like `setup`."""
+    make, alone = partial(pair_on_devices, setup), partial(_wide_alone, setup.format)
+    return on_devices(name, make, alone, config, **options)
+
+
+def sharing_heads(
+    name: str,
+    config: EngineConfig,
+    devices: int = 4,
+    *,
+    by_expert: bool = False,
+    target: Callable[[], Target] = minimax_of_two_kv_heads,
+    **options: Any,
+) -> World:
+    """A target and a draft of two KV heads on more devices than that."""
+
+    def make() -> tuple[Target, Eagle3Draft]:
+        whole = target()
+        pair = whole, DRAFTS["of two KV heads"](whole)
+        mesh = make_mesh(devices, enable_expert_parallel=by_expert)
+        for model in pair:
+            shard(model, mesh)
+        return pair
+
+    return on_devices(name, make, cache(lambda: Models(target(), None)), config, **options)
+
+
+def replicas(
+    name: str, count: int, devices: int, draft: str, exact: bool = False, **options: Any
+) -> World:
+    """So many replicas, with eight slots in all and pages for little more than one full sequence
+    each."""
+    slots = {"max_num_seqs": 8 // count, "batch_buckets": (8 // count,), "num_pages": 18}
+    config = sizes(K, data_parallel_size=count, exact=exact, **slots)
+    make = partial(pair_on_replicas, count, devices, draft)
+    return on_devices(name, make, partial(_wide_alone, "float32"), config, **options)
+
+
+def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> World:
+    """The tiny pair with eyes; several devices divide the images of a call, too."""
+
+    @cache
+    def whole() -> Models:
+        target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
+        return Models(target, tiny_draft(target), drawn(VISION))
+
+    def make() -> Models:
+        models = Models(*whole())
+        if devices > 1:
+            models = Models(*(nnx.clone(model) for model in models))
+            mesh = make_mesh(devices, devices=jax.devices()[:devices])
+            for model in models:
+                shard(model, mesh)
+        return models
+
+    options |= {"requests": image_requests, "prepare": note_cuts, "count": 16}
+    return on_devices(name, make, models_without_draft(whole), config, **options)
 
 
 def divided(parts: int, **changes: Any) -> EngineConfig:
@@ -114,7 +185,9 @@ SPELLING: dict[str, Any] = {
 }
 LATENT = Setup(4, False, "latent", "float32", True)
 GROUPED = Setup(4, False, "grouped", "float32", True)
-WORLDS = [
+TWO = Setup(2, False, "latent", "float32", True)
+SMALL = {"page_size": 2, "num_pages": 60}
+FEW = [
     tiny("chain", sizes(K)),
     tiny("tree", sizes(K, **TREE)),
     tiny("reduced draft", sizes(6, page_size=2, num_pages=60), "reduced"),
@@ -137,7 +210,57 @@ WORLDS = [
     ),
     tiny("interpreted kernels", sizes(K, kernels="pallas"), requests=without_logits),
     of_config("llama", LLAMA, tiny_draft),
-    on_devices("tree on devices", Setup(2, True, "grouped", "float32", False), sizes(K, **TREE)),
-    on_devices("experts of mxfp4", Setup(8, True, "latent", "mxfp4", True), sizes(K)),
-    on_devices("divided contexts", LATENT, divided(4)),
+    of_config("minimax", MINIMAX, tiny_draft),
+    of_setup("tree on devices", Setup(2, True, "grouped", "float32", False), sizes(K, **TREE)),
+    of_setup("experts of mxfp4", Setup(8, True, "latent", "mxfp4", True), sizes(K)),
+    of_setup("divided contexts", LATENT, divided(4)),
+    sharing_heads("shared heads of 2 parts, exact", divided(2, exact=True)),
+    replicas("2 replicas, exact", 2, 1, "latent", exact=True),
+    seeing("seeing, draft too, 2 devices", 2, sizes(K, mm_draft_embedding="target")),
 ]
+SWEEP = [
+    tiny("k = 1", sizes(1, page_size=16, num_pages=9)),
+    tiny("k = 6", sizes(6, **SMALL)),
+    tiny("exact", sizes(K, exact=True)),
+    tiny("deep tree", sizes(6, eagle_topk=2, num_draft_tokens=20, **SMALL)),
+    tiny("wide tree", sizes(2, page_size=16, num_pages=12, eagle_topk=8, num_draft_tokens=40)),
+    of_config("minimax, reduced draft", MINIMAX, reduced_draft),
+    of_setup("whole contexts", LATENT, divided(1)),
+    of_setup("whole contexts, exact", LATENT, divided(1, exact=True)),
+    of_setup("2 parts of 4, grouped", GROUPED, divided(2)),
+    of_setup("4 parts, exact", LATENT, divided(4, exact=True)),
+    of_setup("4 parts, grouped", GROUPED, divided(4)),
+    of_setup("2 parts", TWO, divided(2)),
+    of_setup("2 parts, grouped, exact", TWO._replace(draft="grouped"), divided(2, exact=True)),
+    of_setup("4 parts of 8, draft whole", Setup(8, True, "latent", "float32", False), divided(4)),
+    of_setup(
+        "2 parts of 4, float8, exact",
+        LATENT._replace(by_expert=True),
+        divided(2, exact=True, **FLOAT8),
+    ),
+    of_setup("2 parts, float8", TWO, divided(2, **FLOAT8)),
+    of_setup("4 parts, grouped, float8", GROUPED, divided(4, **FLOAT8)),
+    sharing_heads("shared heads", divided(1)),
+    sharing_heads("shared heads, exact", divided(1, exact=True)),
+    sharing_heads("shared heads of 2 parts by experts", divided(2), by_expert=True),
+    sharing_heads("shared heads of 2 parts, float8", divided(2, **FLOAT8)),
+    sharing_heads("shared heads of 8", divided(1), 8),
+    sharing_heads("shared heads of 8, 2 parts, float8", divided(2, exact=True, **FLOAT8), 8),
+    sharing_heads("shared heads of 8, 4 parts", divided(4), 8),
+    sharing_heads("shared heads of 8, 4 parts, float8", divided(4, **FLOAT8), 8),
+    sharing_heads("shared heads of 8, 4 parts, exact", divided(4, exact=True), 8),
+    sharing_heads("4 parts of latents, 2 of the draft", divided(4), target=wide_target),
+    replicas("2 replicas", 2, 1, "latent"),
+    replicas("4 replicas", 4, 1, "grouped"),
+    replicas("4 replicas, exact", 4, 1, "grouped", exact=True),
+    replicas("2 replicas of 2", 2, 2, "grouped"),
+    replicas("2 replicas of 2, exact", 2, 2, "latent", exact=True),
+    seeing("seeing", 1, sizes(K)),
+    seeing("seeing, 2 devices", 2, sizes(K, mm_encoder_cache_tokens=12)),
+    seeing("seeing, exact", 1, sizes(K, exact=True)),
+    seeing("seeing, exact, 2 devices", 2, sizes(K, exact=True)),
+    seeing("seeing tree", 1, sizes(K, **TREE)),
+    seeing("seeing tree, draft too", 2, sizes(K, mm_draft_embedding="target", **TREE)),
+]
+"""Worlds of the long form."""
+WORLDS = [*FEW, *(replace(world, long=True) for world in SWEEP)]

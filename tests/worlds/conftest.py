@@ -21,6 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 marks=[
                     pytest.mark.xdist_group(world.program),
                     *[pytest.mark.optimised] * world.optimised,
+                    *[pytest.mark.long] * world.long,
                 ],
             )
             for world in filter(fits, WORLDS)

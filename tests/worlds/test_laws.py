@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from image_traffic import CUTS, note_cuts
 from record import Record
 from world import World
 
@@ -41,6 +42,15 @@ def test_traffic_is_wild(record: Record) -> None:
     assert stats.num_preemptions, "nothing was preempted"
     assert stats.prefix_cache_hits, "no prompt began like another"
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
+@only_where(lambda world: world.prepare is note_cuts)
+def test_chunks_begin_within_images(record: Record) -> None:
+    """At every place, where there are hundreds of requests and no bits to keep."""
+    _ = record.wild
+    assert CUTS, "no image was cut"
+    if record.world.long and not record.world.config.exact:
+        assert {*range(1, 12)} == CUTS, "not cut everywhere"
 
 
 def test_pages_and_slots_come_back(record: Record) -> None:

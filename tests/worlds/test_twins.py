@@ -4,23 +4,33 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 import test_laws as laws
 from broken_programs import compile_rounds_anew
 from broken_verify import BROKEN, one_more
-from catalogue import WORLDS
+from catalogue import LATENT, WORLDS, divided, of_setup
+from driving import drive, sizes
+from image_traffic import SHOWN
 from jax import Array
 from record import Record
 from sweeps import sweep
+from tiny_vision import PAD, with_images
+from traffic import Run
 from world import World
 
+from eagle3_jax.cache import KVPool, PageView
+from eagle3_jax.collectives import Axis, own_rows_sum
 from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceMatcher
+from eagle3_jax.engine.kv import prefix_cache
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.programs import executor
 from eagle3_jax.engine.sequence import Sequence
-from eagle3_jax.layers import gqa, mla
+from eagle3_jax.layers import gqa, mla, moe, split_context
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative import round as round_module
+from pallas_kernels.mla_share.layout import MASS
 
 BY_NAME = {world.name: world for world in WORLDS}
 COUNT = 8
@@ -124,3 +134,93 @@ def test_masks_that_do_not_follow_the_drafts_are_noticed(
     monkeypatch.setattr(LLGuidanceMatcher, "fill", first_mask_everywhere)
     with pytest.raises(AssertionError):
         laws.test_speculation_changes_no_answer(record)
+
+
+def position_off_by_one(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
+    """Show every device but the first one slot less than it should see, or scratch."""
+    own = split_context.own_part(pages, pool, axis)
+    if axis is None:  # whoever judges: it has whole contexts
+        return own
+    first = jax.lax.axis_index(axis) == 0
+    return replace(own, positions=jnp.where(first, own.positions, own.positions - 1))
+
+
+def values_without_weights(shares: Array, value_kernel: Array) -> Array:
+    """The plain mean of the devices' means."""
+    return jnp.einsum("bqhc,hcd->bqhd", shares[..., : value_kernel.shape[1]].mean(0), value_kernel)
+
+
+def joined_without_weights(shares: Array) -> Array:
+    """The plain mean of the devices' means."""
+    return jnp.mean(shares[..., :-MASS], axis=0)
+
+
+def first_head(units: int, axis: Axis) -> int:
+    """Give every device the first KV head."""
+    return 0
+
+
+def sums_of_a_neighbour(x: Array, axis: Axis) -> Array:
+    """Give every replica the next one's rows."""
+    assert axis is not None, "replicas have an axis"
+    return own_rows_sum(jnp.roll(x, x.shape[0] // jax.lax.axis_size(axis), axis=0), axis)
+
+
+BROKEN_DEVICES = [
+    ("2 replicas, exact", moe, "own_rows_sum", sums_of_a_neighbour),
+    ("2 parts, grouped, exact", mla, "own_part", position_off_by_one),
+    ("2 parts, grouped, exact", split_context, "share_values", values_without_weights),
+    ("2 parts, float8", mla, "own_part", position_off_by_one),
+    ("2 parts, float8", split_context, "share_values", values_without_weights),
+    ("shared heads of 2 parts, exact", gqa, "own_unit", first_head),
+    ("shared heads of 2 parts, exact", gqa, "own_part", position_off_by_one),
+    ("shared heads of 2 parts, exact", split_context, "join_shares", joined_without_weights),
+]
+
+
+@pytest.mark.xdist_group("devices")
+@pytest.mark.parametrize(
+    ("name", "module", "function", "wrong"), sweep(BROKEN_DEVICES, BROKEN_DEVICES[:1])
+)
+def test_what_devices_tell_each_other_wrongly_is_noticed(
+    name: str, module: Any, function: str, wrong: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short form of contexts is tests/eagle3_jax/sharded/test_split_context.py."""
+    record = Record.of(BY_NAME[name], COUNT)
+    assert record.plain
+    monkeypatch.setattr(module, function, wrong)
+    compile_rounds_anew(monkeypatch, executor)
+    with pytest.raises(AssertionError, match="not a tie"):
+        laws.test_speculation_changes_no_answer(record)
+
+
+@pytest.mark.xdist_group("devices")
+def test_pages_that_other_images_share_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts alike but for their images, of one grid, one after the other; without drafts."""
+    world = BY_NAME["seeing, draft too, 2 devices"]
+    world = replace(world, models=world.alone, config=sizes(0))
+    options: dict[str, Any] = {"max_tokens": 16, "stop_token_ids": [PAD], "ignore_eos": True}
+    stem = [5, 9, 2, 7, 11, 3, 8, 1]
+    requests = [
+        with_images(f"{i}", [stem, SHOWN[i % 2], [9]], SamplingParams(seed=i, **options))
+        for i in range(8)
+    ]
+    plain = world.plain(requests)
+    monkeypatch.setattr(prefix_cache, "images_in", lambda *_: ())
+    answers = drive(world.engine(), requests, arrival_gap=4)
+    with pytest.raises(AssertionError, match="not a tie"):
+        world.differences(requests, Run(answers, set()), plain)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("devices")
+@pytest.mark.parametrize("parts", [2, 4])
+def test_gathering_a_prompt_in_chunks_changes_no_answer(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefills gather latents as for prompts of 16K tokens and more: 8 slots at a time."""
+    monkeypatch.setattr(mla, "EXPANDED_ROWS", 8)
+    monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
+    compile_rounds_anew(monkeypatch, executor, prefills=True)
+    world = of_setup("in chunks", LATENT, divided(parts))
+    laws.test_speculation_changes_no_answer(Record.of(world, 500))

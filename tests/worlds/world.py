@@ -50,6 +50,7 @@ class World:
         optimised: Compare bits, so compile as users do.
         repeats: Whether equal traffic on an empty cache runs the same programs again. Threads that
             fill masks and copies of pages run when they like.
+        long: Only with `--long`.
         count: How many requests, without `--long`.
     """
 
@@ -64,6 +65,7 @@ class World:
     prepare: Callable[[Engine], None] = lambda engine: None
     optimised: bool = False
     repeats: bool = True
+    long: bool = False
     count: int = PER_WORLD
 
     def engine(self, events: KVEventLog | None = None) -> Engine:

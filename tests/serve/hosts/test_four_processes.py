@@ -4,15 +4,16 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_proof import Proof
 from several_processes import TESTS, free_ports
 from traffic import Run, random_requests
 from wide_engine import CONFIG
 from wide_pair import wide_target
+from world import Models, World
 
 from eagle3_jax.engine import EngineStats
 
@@ -50,8 +51,9 @@ def test_four_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
     drafts, on one device."""
     requests = random_requests(np.random.default_rng(1), REQUESTS)
     run, stats = driven(tmp_path, REQUESTS)
-    proof = Proof(wide_target(), None)
-    ties = proof.differences(requests, run, proof.plain(requests, CONFIG))
+    one = cache(lambda: Models(wide_target(), None))
+    world = World("one device", one, one, CONFIG)
+    ties = world.differences(requests, run, world.plain(requests))
     print(
         f"{REQUESTS} requests, {len(ties)} ties, {len(run.cancelled)} cancelled, "
         f"{stats.num_preemptions} preemptions, {stats.num_accepted_tokens} of "
