@@ -40,7 +40,7 @@ page-check: .venv/installed-page-check
 # The proofs and the worlds at full length, and the benchmarks of every form of drafts and every cache;
 # `make test` runs their short form.
 prove: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
 		$(addprefix tests/serve/bench/test_,drafts.py kv_cache_bench.py) --long
 	@$(PASSED) $@
@@ -79,7 +79,8 @@ prove-contexts: .venv/installed-test
 # Every way a pair lies on 8 devices, 100 requests each; `make test` runs a cover of them. And each
 # published command line: its server on as many devices.
 prove-sharding: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded/test_sharded_engine.py tests/serve/test_published_commands.py --long
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "devices by"
+	$(BIN)/python -m pytest -n 2 tests/eagle3_jax/sharded tests/serve/test_published_commands.py --long
 	@$(PASSED) $@
 
 # Every kernel in every format and size, interpreted, and the engine's tests on the GPU's kernels;

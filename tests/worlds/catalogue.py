@@ -1,5 +1,6 @@
 """The worlds: every setting of the engine that users choose, in few pairs."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,13 +12,13 @@ from driving import sizes
 from flax import nnx
 from grammar_traffic import grammar_requests
 from image_traffic import image_requests, note_cuts
-from setups import Setup, pair_on_devices, pair_on_replicas
+from setups import ALL, Setup, pair_on_devices, pair_on_replicas
 from shared_pair import pair_on_one_device, shared_draft, shared_target
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import LLAMA, MINIMAX, TARGET, reduced_draft, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn
 from traffic import random_requests, without_logits
-from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_target
+from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
 from world import Models, World
 
 from eagle3_jax.config import TargetConfig
@@ -26,6 +27,7 @@ from eagle3_jax.engine.adaptive.choose_k import ChosenK
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from pallas_kernels import dispatch
 
 MakeDraft = Callable[[Target], Eagle3Draft]
 
@@ -141,14 +143,14 @@ def sharing_heads(
 
 
 def replicas(
-    name: str, count: int, devices: int, draft: str, exact: bool = False, **options: Any
+    name: str, count: int, devices: int, draft: str, format: str = "float32", **changes: Any
 ) -> World:
     """So many replicas, with eight slots in all and pages for little more than one full sequence
     each."""
     slots = {"max_num_seqs": 8 // count, "batch_buckets": (8 // count,), "num_pages": 18}
-    config = sizes(K, data_parallel_size=count, exact=exact, **slots)
-    make = partial(pair_on_replicas, count, devices, draft)
-    return on_devices(name, make, partial(_wide_alone, "float32"), config, **options)
+    config = sizes(K, data_parallel_size=count, **(slots | changes))
+    make = partial(pair_on_replicas, count, devices, draft, format)
+    return on_devices(name, make, partial(_wide_alone, format), config)
 
 
 def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> World:
@@ -172,6 +174,18 @@ def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> Wor
     return on_devices(name, make, models_without_draft(whole), config, **options)
 
 
+RAN: set[str] = set()
+"""What operations ran as, as the log of the engine on interpreted kernels has it."""
+
+
+def note_operations(_: Engine) -> None:
+    """Has the log's lines about operations kept in RAN, from the first on."""
+    if not RAN:
+        dispatch._say.cache_clear()  # What was said before is not said again.
+        dispatch._log.setLevel(logging.INFO)
+        dispatch._log.addFilter(lambda record: RAN.add(record.getMessage()) or True)
+
+
 def divided(parts: int, **changes: Any) -> EngineConfig:
     """Pages of 4 tokens, for little more than one full sequence of the four slots."""
     shared = {"page_size": 4 // parts, "num_pages": 20, "decode_context_parallel_size": parts}
@@ -183,6 +197,8 @@ SPELLING: dict[str, Any] = {
     "tokenizer": SpellingTokenizer(),
     "eos": (EOS,),
 }
+PARTS = {"decode_context_parallel_size": 2}
+BY_BATCH = {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))}
 LATENT = Setup(4, False, "latent", "float32", True)
 GROUPED = Setup(4, False, "grouped", "float32", True)
 TWO = Setup(2, False, "latent", "float32", True)
@@ -208,10 +224,15 @@ FEW = [
         optimised=True,
         requests=random_requests,
     ),
-    tiny("interpreted kernels", sizes(K, kernels="pallas"), requests=without_logits),
+    tiny(
+        "interpreted kernels",
+        sizes(K, kernels="pallas"),
+        requests=without_logits,
+        prepare=note_operations,
+    ),
     of_config("llama", LLAMA, tiny_draft),
     of_config("minimax", MINIMAX, tiny_draft),
-    of_setup("tree on devices", Setup(2, True, "grouped", "float32", False), sizes(K, **TREE)),
+    of_setup("tree on devices", Setup(4, False, "grouped", "int4", False), sizes(K, **TREE)),
     of_setup("experts of mxfp4", Setup(8, True, "latent", "mxfp4", True), sizes(K)),
     of_setup("divided contexts", LATENT, divided(4)),
     sharing_heads("shared heads of 2 parts, exact", divided(2, exact=True)),
@@ -255,12 +276,19 @@ SWEEP = [
     replicas("4 replicas, exact", 4, 1, "grouped", exact=True),
     replicas("2 replicas of 2", 2, 2, "grouped"),
     replicas("2 replicas of 2, exact", 2, 2, "latent", exact=True),
+    replicas("4 replicas, mxfp4", 4, 1, "grouped", "mxfp4"),
+    replicas("8 replicas, int4", 8, 1, "latent", "int4", num_pages=None),
+    replicas("2 replicas of 4, 2 parts", 2, 4, "latent", page_size=2, num_pages=36, **PARTS),
+    replicas("2 replicas, trees", 2, 1, "grouped", num_pages=22, **TREE),
+    replicas("2 replicas, k by batch", 2, 1, "latent", **BY_BATCH),
     seeing("seeing", 1, sizes(K)),
     seeing("seeing, 2 devices", 2, sizes(K, mm_encoder_cache_tokens=12)),
     seeing("seeing, exact", 1, sizes(K, exact=True)),
     seeing("seeing, exact, 2 devices", 2, sizes(K, exact=True)),
     seeing("seeing tree", 1, sizes(K, **TREE)),
     seeing("seeing tree, draft too", 2, sizes(K, mm_draft_embedding="target", **TREE)),
+    *(of_setup(f"{setup}", setup, sizes(K), long_count=100) for setup in ALL),
+    *(sharing_heads(f"minimax on {n} devices", sizes(K), n, target=wide_minimax) for n in (4, 8)),
 ]
 """Worlds of the long form."""
 WORLDS = [*FEW, *(replace(world, long=True) for world in SWEEP)]

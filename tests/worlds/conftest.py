@@ -7,8 +7,6 @@ from catalogue import WORLDS
 from record import Record, held
 from world import World
 
-PER_WORLD_LONG = 500
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Worlds that share programs are one xdist group."""
@@ -32,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module")
 def record_of_world(world: World, pytestconfig: pytest.Config) -> Record:
     """Driven when a law first looks at it, and kept until the next world's."""
-    return Record.of(world, PER_WORLD_LONG if pytestconfig.getoption("long") else world.count)
+    return Record.of(world, world.long_count if pytestconfig.getoption("long") else world.count)
 
 
 @pytest.fixture

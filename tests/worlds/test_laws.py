@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from catalogue import RAN, note_operations
 from image_traffic import CUTS, note_cuts
 from record import Record
 from world import World
@@ -10,6 +11,10 @@ from world import World
 from serve.bench.studies.equal import REQUESTS_PER_TIE
 
 Test = Callable[[Record], None]
+OPERATIONS = (
+    *("cache_latents", "absorb_query", "mla_decode", "route", "grouped_mlp"),
+    *("cache_heads", "gqa_decode", "logits_argmax"),
+)
 
 
 def only_where(fits: Callable[[World], bool]) -> Callable[[Test], Test]:
@@ -51,6 +56,13 @@ def test_chunks_begin_within_images(record: Record) -> None:
     assert CUTS, "no image was cut"
     if record.world.long and not record.world.config.exact:
         assert {*range(1, 12)} == CUTS, "not cut everywhere"
+
+
+@only_where(lambda world: world.prepare is note_operations)
+def test_kernels_run_where_they_are_asked_for(record: Record) -> None:
+    """As pallas: each has a form for CPUs too, with the same tokens."""
+    _ = record.wild
+    assert {f"{name} runs as pallas" for name in OPERATIONS} <= RAN
 
 
 def test_pages_and_slots_come_back(record: Record) -> None:

@@ -9,7 +9,7 @@ import pytest
 import test_laws as laws
 from broken_programs import compile_rounds_anew
 from broken_verify import BROKEN, one_more
-from catalogue import LATENT, WORLDS, divided, of_setup
+from catalogue import WORLDS
 from driving import drive, sizes
 from image_traffic import SHOWN
 from jax import Array
@@ -210,17 +210,3 @@ def test_pages_that_other_images_share_are_noticed(monkeypatch: pytest.MonkeyPat
     answers = drive(world.engine(), requests, arrival_gap=4)
     with pytest.raises(AssertionError, match="not a tie"):
         world.differences(requests, Run(answers, set()), plain)
-
-
-@pytest.mark.long
-@pytest.mark.xdist_group("devices")
-@pytest.mark.parametrize("parts", [2, 4])
-def test_gathering_a_prompt_in_chunks_changes_no_answer(
-    parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prefills gather latents as for prompts of 16K tokens and more: 8 slots at a time."""
-    monkeypatch.setattr(mla, "EXPANDED_ROWS", 8)
-    monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
-    compile_rounds_anew(monkeypatch, executor, prefills=True)
-    world = of_setup("in chunks", LATENT, divided(parts))
-    laws.test_speculation_changes_no_answer(Record.of(world, 500))

@@ -51,7 +51,7 @@ class World:
         repeats: Whether equal traffic on an empty cache runs the same programs again. Threads that
             fill masks and copies of pages run when they like.
         long: Only with `--long`.
-        count: How many requests, without `--long`.
+        count, long_count: How many requests, and with `--long`.
     """
 
     name: str
@@ -67,6 +67,7 @@ class World:
     repeats: bool = True
     long: bool = False
     count: int = PER_WORLD
+    long_count: int = 500
 
     def engine(self, events: KVEventLog | None = None) -> Engine:
         """The engine under test."""

@@ -1,4 +1,4 @@
-"""Every way a pair lies on devices, and the few that `make test` runs beside worlds."""
+"""Every way a pair lies on devices."""
 
 from itertools import product
 from typing import NamedTuple
@@ -28,12 +28,6 @@ class Setup(NamedTuple):
 
 CHOICES = ((1, 2, 4, 8), (False, True), ("grouped", "latent"), ("float32", "int4", "mxfp4"))
 ALL = [Setup(*chosen) for chosen in product(*CHOICES, (True, False))]
-FEW = [
-    Setup(4, True, "grouped", "int4", True),
-    Setup(4, False, "grouped", "mxfp4", False),
-    Setup(8, False, "grouped", "int4", False),
-]
-"""Setups that no world of tests/worlds has."""
 
 
 def pair_on_devices(setup: Setup) -> tuple[Target, Eagle3Draft]:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from driving import drive, sizes
+from sweeps import sweep
 from tiny import TARGET, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn, image, with_images
 
@@ -41,30 +42,20 @@ def engine(devices: int, replicas: int = 1, **changes: Any) -> Engine:
     return Engine(target, draft, config, eos_token_ids=(), vision=vision)
 
 
-def test_two_devices_divide_images_and_answer_as_one() -> None:
-    one, two = engine(1), engine(2)
-    expected = drive(one, requests())
-    found = drive(two, requests())
+SHARED: dict[str, Any] = {"page_size": 2, "num_pages": 28, "decode_context_parallel_size": 2}
+WAYS = [(2, 1, {}), (2, 1, {"mm_encoder_tp_mode": "weights"}), (2, 1, SHARED)]
+WAYS += [(1, 2, {}), (2, 2, {})]
+
+
+@pytest.mark.parametrize(("devices", "replicas", "changes"), sweep(WAYS, WAYS[1:2]))
+def test_devices_encode_each_image_once_and_answer_as_one(
+    devices: int, replicas: int, changes: dict[str, Any]
+) -> None:
+    expected, several = drive(engine(1), requests()), engine(devices, replicas, **changes)
+    found = drive(several, requests())
     for name, answer in expected.items():
         assert found[name].token_ids == answer.token_ids
-    assert two.stats().images_encoded == 3
-
-
-def test_devices_that_divide_contexts_answer_the_same() -> None:
-    expected = drive(engine(1), requests())
-    parts: dict[str, Any] = {"page_size": 2, "num_pages": 28, "decode_context_parallel_size": 2}
-    found = drive(engine(2, **parts), requests())
-    for name, answer in expected.items():
-        assert found[name].token_ids == answer.token_ids
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_replicas_encode_their_own_images_and_answer_the_same(devices: int) -> None:
-    expected, replicas = drive(engine(1), requests()), engine(devices, replicas=2)
-    found = drive(replicas, requests())
-    for name, answer in expected.items():
-        assert found[name].token_ids == answer.token_ids
-    assert replicas.stats().images_encoded == 3
+    assert several.stats().images_encoded == 3
 
 
 def divided_tower() -> VisionModel:
@@ -89,15 +80,6 @@ def test_devices_that_divide_the_tower_hold_half_of_every_matrix_between_norms()
     for layer in (block.wqkv, block.wo, *wide):
         whole: Any = layer.kernel.get_value()
         assert [2 * part.data.size for part in whole.addressable_shards] == [whole.size] * 2
-
-
-def test_an_engine_whose_devices_divide_the_tower_answers_as_one() -> None:
-    expected = drive(engine(1), requests())
-    two = engine(2, mm_encoder_tp_mode="weights")
-    found = drive(two, requests())
-    for name, answer in expected.items():
-        assert found[name].token_ids == answer.token_ids
-    assert two.stats().images_encoded == 3
 
 
 def test_a_tower_made_for_the_other_mode_is_refused() -> None:

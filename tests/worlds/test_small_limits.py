@@ -1,0 +1,35 @@
+"""Laws where a limit that only large inputs reach is small."""
+
+import pytest
+import test_laws as laws
+from broken_programs import compile_rounds_anew
+from catalogue import LATENT, divided, of_setup, replicas
+from record import Record
+
+from eagle3_jax.engine.programs import executor
+from eagle3_jax.layers import mla, moe, split_context
+
+pytestmark = pytest.mark.xdist_group("devices")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [2, 4])
+def test_gathering_a_prompt_in_chunks_changes_no_answer(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefills gather latents as for prompts of 16K tokens and more: 8 slots at a time."""
+    monkeypatch.setattr(mla, "EXPANDED_ROWS", 8)
+    monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
+    compile_rounds_anew(monkeypatch, executor, prefills=True)
+    laws.test_speculation_changes_no_answer(
+        Record.of(of_setup("chunks", LATENT, divided(parts)), 500)
+    )
+
+
+def test_passing_experts_a_few_rows_at_a_time_changes_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here 10 of two replicas, so that a chunk of 8 and a round of 16 take two and four passes."""
+    monkeypatch.setattr(moe, "MOST_ROWS", 10)
+    compile_rounds_anew(monkeypatch, executor, prefills=True)
+    laws.test_speculation_changes_no_answer(Record.of(replicas("passes", 2, 1, "latent"), 6))
