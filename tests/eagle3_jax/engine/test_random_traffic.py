@@ -149,3 +149,13 @@ def test_a_request_id_names_one_request_at_a_time(monkeypatch: pytest.MonkeyPatc
     while engine.has_work:
         engine.step()
     engine.add(request)
+
+
+def test_a_prefix_cache_in_use_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(0, max_model_len=64, max_num_seqs=2, page_size=4)
+    engine = simulated_engine(monkeypatch, config)
+    engine.add(Request("a", [1, 2], SamplingParams(max_tokens=9)))
+    while engine.has_work:
+        assert not engine.reset_prefix_cache()
+        engine.step()
+    assert engine.reset_prefix_cache()
