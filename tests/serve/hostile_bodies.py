@@ -183,7 +183,8 @@ class Others:
 
     def __init__(self, url: httpx.URL) -> None:
         context = multiprocessing.get_context("spawn")
-        self._longest, self._since = context.Array("d", 2), context.Array("d", [math.inf] * 2)
+        self._longest: Any = context.Array("d", 2)
+        self._since: Any = context.Array("d", [math.inf] * 2)
         self._end = context.Event()
         given = str(url), self._longest, self._since, self._end
         self._process = context.Process(target=_ask_and_stream, args=given, daemon=True)

@@ -161,13 +161,13 @@ def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> Wor
         target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
         return Models(target, tiny_draft(target), drawn(VISION))
 
-    def make() -> Models:
-        models = Models(*whole())
-        if devices > 1:
-            models = Models(*(nnx.clone(model) for model in models))
-            mesh = make_mesh(devices, devices=jax.devices()[:devices])
-            for model in models:
-                shard(model, mesh)
+    def make() -> Sequence[Any]:
+        if devices == 1:
+            return whole()
+        models: list[Any] = [nnx.clone(model) for model in whole()]
+        mesh = make_mesh(devices, devices=jax.devices()[:devices])
+        for model in models:
+            shard(model, mesh)
         return models
 
     options |= {"requests": image_requests, "prepare": note_cuts, "count": 16}
@@ -197,8 +197,8 @@ SPELLING: dict[str, Any] = {
     "tokenizer": SpellingTokenizer(),
     "eos": (EOS,),
 }
-PARTS = {"decode_context_parallel_size": 2}
-BY_BATCH = {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))}
+PARTS: dict[str, Any] = {"decode_context_parallel_size": 2}
+BY_BATCH: dict[str, Any] = {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))}
 LATENT = Setup(4, False, "latent", "float32", True)
 GROUPED = Setup(4, False, "grouped", "float32", True)
 TWO = Setup(2, False, "latent", "float32", True)
