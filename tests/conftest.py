@@ -1,6 +1,5 @@
 """Options of the whole suite, and room for all the programs it compiles."""
 
-import ctypes
 import gc
 import os
 import shutil
@@ -12,8 +11,8 @@ from pathlib import Path
 import context_parts
 import jax
 import pytest
+from room import MOST_MAPS, make_room
 
-from eagle3_jax.engine.programs.compiled import compile_program
 from pallas_kernels.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
 from pallas_kernels.self_check.quick import FLAGS
@@ -27,14 +26,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
 """XLA flags: compiling takes most of the time of tests, and with these a quarter of that."""
-
-MAPS = Path("/proc/self/maps")
-MOST_MAPS = 30_000
-"""Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
-MEMORY = Path("/proc/self/statm")
-MOST_PAGES = 1_300 * 2**20 // os.sysconf("SC_PAGE_SIZE")
-"""Resident pages between two modules. One module needs some 500 MB more; three workers and the
-servers that they start are to fit into 6 GB."""
 
 MOST_YOUNG = 20_000
 """Objects that are made between two collections of garbage; more leave too much of it."""
@@ -145,22 +136,7 @@ def cuda_compiler(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Forget compiled programs between modules when they are too many or too large; always where
-    kernels are interpreted, of which one module may take most of what a process gets.
-
-    They come back from the persistent cache. Of 5 GB that a worker had after 5,000 tests, programs
-    and JAX's traces of them were one part, and memory that LLVM freed and glibc kept the other.
-    """
+    """Always where kernels are interpreted, of which one module may take most of what a process
+    gets."""
     yield
-    most = 0 if pytestconfig.getoption("kernels") else MOST_MAPS
-    if MAPS.exists() and (is_large() or MAPS.read_bytes().count(b"\n") > most):
-        compile_program.cache_clear()
-        jax.clear_caches()
-        gc.collect()
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-            trim(0)
-
-
-def is_large() -> bool:
-    """Return whether this process has more memory than a worker should keep."""
-    return int(MEMORY.read_text().split()[1]) > MOST_PAGES
+    make_room(0 if pytestconfig.getoption("kernels") else MOST_MAPS)

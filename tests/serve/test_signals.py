@@ -62,7 +62,8 @@ def test_a_signal_lets_answers_finish_and_exits_with_0(process, number: signal.S
         lines = answer.iter_lines()
         first = next(lines)
         server.send_signal(number)
-        time.sleep(0.1)
+        while other.get(f"{url}/health").status_code == 200:
+            time.sleep(0.01)
         late = other.post(f"{url}/v1/completions", json=LONG)
         assert late.status_code == 503 and int(late.headers["Retry-After"]) > 0
         body = first + "".join(lines)

@@ -9,7 +9,7 @@ from record import Record
 from eagle3_jax.engine.programs import executor
 from eagle3_jax.layers import mla, moe, split_context
 
-pytestmark = pytest.mark.xdist_group("devices")
+pytestmark = [pytest.mark.xdist_group("devices"), pytest.mark.usefixtures("room_after_each")]
 
 
 @pytest.mark.long

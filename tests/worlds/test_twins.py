@@ -32,6 +32,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative import round as round_module
 from pallas_kernels.mla_share.layout import MASS
 
+pytestmark = pytest.mark.usefixtures("room_after_each")
 BY_NAME = {world.name: world for world in WORLDS}
 COUNT = 8
 
