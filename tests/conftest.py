@@ -107,8 +107,15 @@ def group_of(path: Path) -> str:
     return "tiny" if of_the_tiny_pair else path.stem
 
 
-def pytest_collection_finish() -> None:
-    """Tracing makes many small objects: what is loaded is not looked through again for each 700."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tracing makes many small objects: what is loaded is not looked through again for each 700.
+
+    Raises UsageError where xdist leaves groups out of ids, as 3.8 does with pytest 9.2: each test
+    would be a group of its own, and every worker make every fixture.
+    """
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if grouped and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("this xdist does not group tests with this pytest: install <9.2")
     gc.freeze()
     gc.set_threshold(MOST_YOUNG)
 
