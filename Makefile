@@ -49,8 +49,9 @@ prove: .venv/installed-test
 prove-status:
 	@$(PYTHON) tests/proof_record.py status
 
-# Images: every draft and shape of rounds on the golden prompts, 2,000 malformed images and parts, and lm_eval's multimodal path; `make test` runs a
-# cover, 100, and no client; the worlds that see are in `make prove`.
+# Images: every draft and shape of rounds on the golden prompts, 2,000 malformed images and parts, and
+# lm_eval's multimodal path; `make test` runs some prompts, 100 images and no client. Random requests
+# with images are in `make prove`.
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
 		tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
@@ -65,8 +66,7 @@ prove-long-contexts: .venv/installed-test
 		tests/eagle3_jax/engine/test_long_contexts.py --long
 	@$(PASSED) $@
 
-# Contexts that devices divide: the collectives of their rounds, and
-# the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
+# Contexts that devices divide: the collectives of their rounds, and the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
 CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
 	engine/test_prefix_cache.py engine/test_exact_mode.py) \
 	tests/proofs/test_exact_bits.py

@@ -143,7 +143,7 @@ def cuda_compiler(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Always where kernels are interpreted, of which one module may take most of what a process
-    gets."""
+    """Forget compiled programs between modules if there are many. With `--kernels` always: one
+    module of interpreted kernels may take most of the memory maps that a process gets."""
     yield
     make_room(0 if pytestconfig.getoption("kernels") else MOST_MAPS)

@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if flags.tune:
         return tune_all([case.name for case in cases], until, flags.limit, console)
     record = Record(Path(flags.json) if flags.json else None)
-    beside = not flags.recorded
-    session = Session(console, record, cases, dry_run=flags.dry_run, beside=beside)
+    with_peers = not flags.recorded
+    session = Session(console, record, cases, dry_run=flags.dry_run, with_peers=with_peers)
     return session.run(until, flags.limit, resume=flags.resume, crash=flags.crash)
 
 
@@ -68,8 +68,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tune", action="store_true", help="write pallas_kernels/tuned/<arch>.json"
     )
-    parser.add_argument("--all", action="store_true", help="every case, not only the named 25")
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--all", action="store_true", help="every case, not only the named 25")
+    chosen.add_argument(
         "--recorded",
         action="store_true",
         help="the cases that the kernel model predicts, without peers",

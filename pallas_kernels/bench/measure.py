@@ -73,16 +73,16 @@ class Compiled:
     others: dict[str, Programs]
 
 
-def compile_case(case: Case, effort: Effort, turn: Turn, *, beside: bool = True) -> Compiled:
-    """All that a case runs, but for torch's; turn: entered for each program; beside: with what it
-    is compared with. Raises what the compiler raises."""
+def compile_case(case: Case, effort: Effort, turn: Turn, *, with_peers: bool = True) -> Compiled:
+    """All that a case runs, but for torch's; turn: entered for each program; with_peers: the
+    programs of its peers too. Raises what the compiler raises."""
     shapes = jax.eval_shape(lambda: case.example(0))
     chain = Chain.of(nbytes_of(shapes), effort)
     ours = compile_chain(case.run, shapes, chain, turn)
     with turn():
         contract = compile_contract(case, shapes)
-    others = {XLA: compile_chain(case.reference, shapes, chain, turn)} if beside else {}
-    if beside and takes_given_rows(case, shapes):
+    others = {XLA: compile_chain(case.reference, shapes, chain, turn)} if with_peers else {}
+    if with_peers and takes_given_rows(case, shapes):
         given = jax.eval_shape(with_given_rows, *shapes)
         others[GIVEN_ROWS] = compile_chain(case.run, given, chain, turn)
     return Compiled(ours, contract, others)

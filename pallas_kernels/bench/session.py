@@ -30,10 +30,10 @@ class Session:
         cases: Sequence[Case],
         *,
         dry_run: bool,
-        beside: bool = True,
+        with_peers: bool = True,
     ) -> None:
         self._console, self._record = console, record
-        self._dry_run, self._beside = dry_run, beside
+        self._dry_run, self._with_peers = dry_run, with_peers
         self._cases = {case.name: case for case in cases}
         self._ceilings: Ceilings | None = None
         self._results: list[Measured] = []
@@ -70,13 +70,15 @@ class Session:
     def _jobs(self, until: float, crash: str | None) -> list[Job]:
         done = {result.case for result in self._results}
         names = [name for name in self._cases if name not in done]
-        jobs = [Job("", tuple(names[:THREADS]), self._dry_run, beside=self._beside)]
+        jobs = [Job("", tuple(names[:THREADS]), self._dry_run, with_peers=self._with_peers)]
         for i, name in enumerate(names, 1):
             ends = crash is not None and crash in name
             ahead = tuple(names[i : i + THREADS])
-            jobs.append(Job(name, ahead, self._dry_run, until, self._beside, slow=FLEX, crash=ends))
+            jobs.append(
+                Job(name, ahead, self._dry_run, until, self._with_peers, slow=FLEX, crash=ends)
+            )
         attention = [name for name, case in self._cases.items() if case.operation == "mla_decode"]
-        if not self._beside or any(FLEX in result.peers for result in self._results):
+        if not self._with_peers or any(FLEX in result.peers for result in self._results):
             return jobs
         return jobs + [Job(name, (), self._dry_run, until, peer=FLEX) for name in attention[:1]]
 

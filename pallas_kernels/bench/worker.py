@@ -37,7 +37,7 @@ _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", 
 class Job:
     """case: its name, "" for what comes before all cases. ahead: those to be compiled meanwhile.
 
-    until: the `time.time()` after which it is not begun. beside: with peers. peer: the only one to
+    until: the `time.time()` after which it is not begun. with_peers: peers are measured too. peer: the only one to
     be measured; "" for all but `slow`. crash: ends the process where the kernel would run, for
     rehearsals.
     """
@@ -46,14 +46,14 @@ class Job:
     ahead: tuple[str, ...] = ()
     dry_run: bool = False
     until: float = float("inf")
-    beside: bool = True
+    with_peers: bool = True
     peer: str = ""
     slow: str = ""
     crash: bool = False
 
     def wants(self, peer: str) -> bool:
-        """Whether this peer is measured."""
-        return self.beside and (peer == self.peer if self.peer else peer != self.slow)
+        """Return whether this peer is to be measured."""
+        return self.with_peers and (peer == self.peer if self.peer else peer != self.slow)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def work(job: Job) -> Any:
     """
     if jax.default_backend() == "cpu" and not job.dry_run:
         raise RuntimeError(NO_GPU)
-    programs = _programs(job.dry_run, job.beside)
+    programs = _programs(job.dry_run, job.with_peers)
     for name in filter(None, (job.case, *job.ahead)):
         programs.begin(name)
     if not job.case:
@@ -140,12 +140,12 @@ def _cases(dry_run: bool) -> dict[str, Case]:
 
 
 @cache
-def _programs(dry_run: bool, beside: bool) -> Ahead:
+def _programs(dry_run: bool, with_peers: bool) -> Ahead:
     """Of this process."""
 
     def compile(name: str, turn: Callable[[], AbstractContextManager[None]]) -> Compiled:
         case = _cases(dry_run)[name]
-        return compile_case(case, _effort(dry_run), turn, beside=beside)
+        return compile_case(case, _effort(dry_run), turn, with_peers=with_peers)
 
     return Ahead(compile)
 

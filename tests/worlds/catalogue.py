@@ -175,11 +175,11 @@ def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> Wor
 
 
 RAN: set[str] = set()
-"""What operations ran as, as the log of the engine on interpreted kernels has it."""
+"""Log lines of the engine on interpreted kernels that name the kernel of each operation."""
 
 
 def note_operations(_: Engine) -> None:
-    """Has the log's lines about operations kept in RAN, from the first on."""
+    """Keep the log lines about operations in RAN."""
     if not RAN:
         dispatch._say.cache_clear()  # What was said before is not said again.
         dispatch._log.setLevel(logging.INFO)

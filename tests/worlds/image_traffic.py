@@ -42,7 +42,7 @@ def image_requests(rng: np.random.Generator, count: int) -> list[Request]:
 
 
 def note_cuts(engine: Engine) -> None:
-    """Has the engine note in CUTS where it cuts images, from its beginning."""
+    """Record in CUTS where the engine's chunks begin within images."""
     scheduler = engine._replicas.first
     if "bring_images" in vars(scheduler):
         return

@@ -1,4 +1,4 @@
-"""What an engine of replicas refuses; tests/worlds has what replicas answer."""
+"""Configurations that an engine of replicas refuses; tests/worlds has its answers."""
 
 import pytest
 from driving import sizes

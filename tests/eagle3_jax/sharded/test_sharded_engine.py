@@ -1,4 +1,4 @@
-"""What options report is the same on several devices; tests/worlds has their tokens."""
+"""Options report the same log-probabilities on several devices; tests/worlds has the tokens."""
 
 from typing import Any
 
