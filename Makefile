@@ -66,7 +66,8 @@ prove-long-contexts: .venv/installed-test
 		tests/eagle3_jax/engine/test_long_contexts.py --long
 	@$(PASSED) $@
 
-# Contexts that devices divide: the collectives of their rounds, and the tests of rounds, batches, prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
+# Contexts that devices divide: the collectives of their rounds, and the tests of rounds, batches,
+# prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
 CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
 	engine/test_prefix_cache.py engine/test_exact_mode.py) \
 	tests/proofs/test_exact_bits.py

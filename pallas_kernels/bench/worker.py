@@ -37,9 +37,9 @@ _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", 
 class Job:
     """case: its name, "" for what comes before all cases. ahead: those to be compiled meanwhile.
 
-    until: the `time.time()` after which it is not begun. with_peers: peers are measured too. peer: the only one to
-    be measured; "" for all but `slow`. crash: ends the process where the kernel would run, for
-    rehearsals.
+    until: the `time.time()` after which it is not begun. with_peers: peers are measured too. peer:
+    the only one to be measured; "" for all but `slow`. crash: ends the process where the kernel
+    would run, for rehearsals.
     """
 
     case: str
