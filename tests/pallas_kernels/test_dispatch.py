@@ -40,6 +40,7 @@ def test_what_is_preferred_holds_for_calls_that_name_nothing():
 def test_an_operation_that_is_switched_off_runs_as_its_reference_and_says_so_in_a_line(
     caplog: pytest.LogCaptureFixture,
 ):
+    caplog.set_level(logging.WARNING)
     with gpu.assume("gfx950"), prefer(None, ["off"]):
         assert choose("off", None, **(IMPLEMENTATIONS | {"pallas": max})) is sum
         assert choose("on", None, **(IMPLEMENTATIONS | {"pallas": max})) is max

@@ -145,6 +145,8 @@ def test_a_refusal_does_not_pause_a_producer(
     with producing() as server:
         for _ in range(5):
             assert not came(begun(puller, server.address[1], name="b"))
+        assert came(begun(puller, server.address[1]))
+    with producing() as server:
         server._places = threading.BoundedSemaphore(1)
         with socket.create_connection(server.address) as silent:
             silent.recv(1)

@@ -25,15 +25,6 @@ def events(server: Served, **body: object) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
-@pytest.fixture
-def seen(fake: Served, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The engine's requests."""
-    requests: list[Request] = []
-    add = fake.engine.add
-    monkeypatch.setattr(fake.engine, "add", lambda r: (requests.append(r), add(r)))
-    return requests
-
-
 @pytest.mark.parametrize("prompt", [{"text": "abc"}, {"input_ids": [97, 98, 99]}])
 def test_a_prompt_gives_one_object(fake: Served, prompt: dict[str, Any]) -> None:
     answer = ask(fake, {"max_new_tokens": 9, "sampling_seed": 5}, rid="mine", **prompt)
