@@ -37,12 +37,10 @@ test: .venv/installed-test
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
-# The proofs and the worlds at full length, and the benchmarks of every form of drafts and every cache;
-# `make test` runs their short form.
+# The proofs and the worlds at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
-		$(addprefix tests/serve/bench/test_,drafts.py kv_cache_bench.py) --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.
@@ -89,7 +87,7 @@ prove-sharding: .venv/installed-test
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pallas_kernels --long
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/amdgpu/cases tests/amdgpu/rounds --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(EMULATED) --long
 	@$(PASSED) $@
 
 # Checkpoints in every form, released and damaged, beside what transformers makes of them; `make test`
@@ -100,13 +98,12 @@ prove-checkpoints: .venv/installed-test
 	@$(PASSED) $@
 
 # Pages below the devices and between servers: writers, servers and both ends of transfers killed with
-# -9 at random points, five origins of a prompt, bytes a token with all layers, every draft; agents
-# whose prompts outgrow the pool; ten minutes of random traffic with a directory below host memory.
+# -9 at random points, five origins of a prompt, bytes a token with all layers, every draft; ten
+# minutes of random traffic with a directory below host memory.
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
 		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py \
 		prefill_apart.py)
-	$(BIN)/eagle3-bench agents
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@
 
@@ -135,7 +132,8 @@ prove-training: .venv/installed-test
 	@$(PASSED) $@
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
-ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
+EMULATED := $(addprefix tests/amdgpu/test_,cases.py rounding.py small_pair.py)
+ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu $(addprefix --ignore=,$(EMULATED))
 
 # A target that takes images.
 SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
@@ -157,13 +155,13 @@ rocm-check: .venv-rocm/installed
 rocm-check-short: .venv-rocm/installed
 	$(ROCM)/python -m pallas_kernels.aot --short
 
-# What the compiler made, executed on this CPU by the emulator of tests/amdgpu.
+# What the compiler made, executed on this CPU by the emulator of tools/eagle3_tools/amdgpu.
 rocm-emulate: .venv-rocm/installed
-	PYTHONPATH=tests $(ROCM)/python -m amdgpu $(EMULATE)
+	PYTHONPATH=tools $(ROCM)/python -m eagle3_tools.amdgpu $(EMULATE)
 	$(if $(EMULATE),,@$(PASSED) $@)
 
 rocm-emulate-short: .venv-rocm/installed
-	PYTHONPATH=tests $(ROCM)/python -m amdgpu --short
+	PYTHONPATH=tools $(ROCM)/python -m eagle3_tools.amdgpu --short
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.

@@ -88,7 +88,7 @@ def say_cautions(config: EngineConfig, say: Say) -> None:
     if config.kv_cache_scale == float(UNMEASURED):
         say(
             "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
-            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
+            "eagle3-bench accept --measure-kv-scales finds better ones"
         )
     if (length := config.method.synthetic_acceptance_length) is not None:
         say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")

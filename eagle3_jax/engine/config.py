@@ -150,8 +150,8 @@ class EngineConfig:
         scale, is_float8 = self.kv_cache_scale, self.kv_cache_dtype == "fp8"
         if scale is None and is_float8:
             raise ValueError(
-                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench kv-cache "
-                "--measure) or one number for all pools"
+                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench accept "
+                "--measure-kv-scales) or one number for all pools"
             )
         if scale is not None and not is_float8:
             raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")

@@ -19,43 +19,23 @@ FILE_WIDTH = 140
 EXAMPLES = {
     "cpu": "--json cpu.json",
     "accept": "/models/Kimi-K2.5 --draft /models/kimi-k2.5-eagle3 --num-speculative-tokens 3",
-    "acceptance": "--demo --json acceptance.json",
     "equal": "--demo --quick",
-    "drafts": "--json drafts.json",
-    "kv-cache": "--demo --measure scales.json",
     "soak": "--seconds 600",
-    "agents": "--json agents.json",
-    "choice": "--json choice.json",
-    "grammar": "--demo --generations 100",
-    "convert": "--json convert.json",
     "sweep": "--url http://127.0.0.1:8000 --lengths 1024/1024 --concurrency 4 8 --output sweep",
     "doctor": "--json doctor.json",
     "report": "sweep --output report",
-    "http": "--json http.json",
     "gpu": "--json gpu.json",
-    "hosts": "--json hosts.json",
-    "load": "/models/Kimi-K2.5 --devices 8 --json load.json",
 }
 """Of each command: flags that work together."""
 STUDIES = {
     "cpu": "all ratios of the CPU engine, one pinned core",
     "accept": "accept length on held-out prompts",
-    "acceptance": "coupled acceptance beside theory; status 1 if off",
     "equal": "count identical outputs; status 1 if any fails",
-    "drafts": "BF16, FP8, INT4 and MLA drafts side by side",
-    "kv-cache": "accuracy and accept length with fp8 KV",
     "soak": "random traffic and cancels; status 1 on a leak",
-    "agents": "growing prompts: no tier, host memory, unlimited",
-    "choice": "--adaptive beside k = 0 and a fixed k",
-    "grammar": "answers and calls by schema; status 1 if wrong",
-    "convert": "eagle3-convert: memory, speed, kill -9",
     "sweep": "load on any OpenAI server, or ours started",
     "doctor": "a new machine: devices, kernels, links, rounds",
     "report": "sweeps as tables, figures and an HTML page",
-    "http": "the server beside its engine offline",
     "gpu": "the embedded pair's round, loop and tokens on a GPU",
-    "hosts": "a call from process 0 to another; status 1 if slow",
-    "load": "files to devices beside a plain read; status 1 if slow",
 }
 """Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
 exit status; it is imported for that command only, because most import JAX."""

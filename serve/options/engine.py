@@ -17,7 +17,7 @@ from serve.options.speculation import Speculation, add_speculation_flags
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 KERNELS = ("auto", "pallas", "xla", "reference")
-HOW_TO_MEASURE = "eagle3-bench kv-cache --model MODEL --draft DRAFT --measure FILE"
+HOW_TO_MEASURE = "eagle3-bench accept MODEL --draft DRAFT --measure-kv-scales FILE"
 COUNTS = {
     "max_model_len": ("tokens of prompt + answer", "--max-model-len", "--context-length"),
     "max_num_seqs": ("requests decoded together", "--max-num-seqs", "--max-running-requests"),

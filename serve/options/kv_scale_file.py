@@ -1,4 +1,4 @@
-"""Factors of a float8 KV cache as a file: JSON, written by `eagle3-bench kv-cache --measure`."""
+"""Factors of a float8 KV cache in a JSON file, as `accept --measure-kv-scales` writes it."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_kv_scales(path: Path) -> KVScales:
     if not isinstance(found, dict) or set(found) - {MEASURED} != set(POOLS):
         raise ValueError(
             f"{path} must be a JSON object with the lists `target` and `draft`, as "
-            "eagle3-bench kv-cache --measure writes it"
+            "eagle3-bench accept --measure-kv-scales writes it"
         )
     lists = (found[name] for name in POOLS)
     if not all(isinstance(it, list) and {*map(type, it)} <= {int, float} for it in lists):

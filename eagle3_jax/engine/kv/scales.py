@@ -38,6 +38,6 @@ def pool_scales(given: float | KVScales, target_pools: int, draft_pools: int) ->
         raise ValueError(
             f"kv_cache_scale has factors for {found[0]} pools of the target and {found[1]} of the "
             f"draft; there are {target_pools} and {draft_pools}: measure them for this pair "
-            "(eagle3-bench kv-cache --measure)"
+            "(eagle3-bench accept --measure-kv-scales)"
         )
     return given if draft_pools else KVScales(given.target)

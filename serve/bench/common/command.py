@@ -23,16 +23,23 @@ def given_pair(flags: argparse.Namespace, *, vision: bool = False) -> LoadedPair
     vision: see `load_pair`.
     """
     tokenizer = tokenizer_source(flags)
+    model = target_directory(flags)
     if flags.model is None:
-        model, draft = demo_dirs(flags.demo)
+        draft = demo_dirs(flags.demo)[1]
     else:
-        model = find_checkpoint(source_of(flags, flags.model, flags.revision))
         draft = find_checkpoint(source_of(flags, flags.draft, flags.draft_revision))
     found = tokenizer and find_checkpoint(tokenizer, TOKENIZER_ALONE)
     parallel = getattr(flags, "parallel", ONE_DEVICE)
     pair = load_pair(model, draft, flags.load, parallel, tokenizer=found, vision=vision)
     keep_compiled_programs()
     return pair
+
+
+def target_directory(flags: argparse.Namespace) -> Path:
+    """The target of the flags, the embedded one where they name none."""
+    if flags.model is None:
+        return demo_dirs(flags.demo)[0]
+    return find_checkpoint(source_of(flags, flags.model, flags.revision))
 
 
 def finish(flags: argparse.Namespace, benchmark: str, found: Conditions, result: Any) -> int:

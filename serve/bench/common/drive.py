@@ -1,14 +1,9 @@
 """Runs requests through an engine to their ends."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from eagle3_jax.engine import CollectedOutput, Request
 from serve.engine.messages import EngineLike
-
-BATCH = 8
-EIGHT_SLOTS: Mapping[str, Any] = {"max_num_seqs": BATCH, "batch_buckets": (BATCH,)}
-"""Fields of the configuration of an engine whose rounds are all of one size."""
 
 
 def drive(engine: EngineLike, requests: Iterable[Request]) -> dict[str, CollectedOutput]:

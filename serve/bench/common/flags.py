@@ -10,32 +10,17 @@ from serve.options.checkpoint import add_load_flags
 from serve.options.parallel import read_parallel_options
 from serve.options.sources import add_tokenizer_flags
 
-COUNTS = ("repetitions", "generations", "requests", "prompts", "max_tokens", "seconds")
-COUNTS += ("concurrency", "pages")
+COUNTS = ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages")
 
 
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "--json": {"metavar": "FILE", "help": "write the record there"},
-    "--num-speculative-tokens": {
-        "dest": "k",
-        "type": int,
-        "default": 3,
-        "metavar": "K",
-        "help": "drafts a round, 1..8",
-    },
-    "--rejection-sample-method": {
-        "default": "coupled",
-        "metavar": "NAME",
-        "help": "coupled or standard",
-    },
     "--repetitions": {
         "type": int,
         "default": 5,
         "metavar": "N",
         "help": "of each measurement",
     },
-    "--requests": {"type": int, "default": 64, "metavar": "N", "help": "of each measurement"},
-    "--concurrency": {"type": int, "nargs": "+", "metavar": "N", "help": "requests at a time"},
     "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
     "--core": {"type": int, "metavar": "N"},
 }

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine.config import MM_DRAFT_EMBEDDINGS, EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from serve.bench.acceptance.kv_scales import measure_kv_scales
 from serve.bench.acceptance.picture_terms import (
     REFERENCE,
     WITHOUT_OPTIONS,
@@ -35,6 +37,7 @@ from serve.chat_setup import set_up_images
 from serve.demo import demo_target_dir
 from serve.images.options import ImageOptions
 from serve.options.engine import add_engine_flags, read_engine_config
+from serve.options.kv_scale_file import write_kv_scales
 from serve.options.pair import DEMO_VISION
 from serve.options.parallel import (
     ONE_DEVICE,
@@ -80,6 +83,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 160 (data: 512)"
     )
+    parser.add_argument(
+        "--measure-kv-scales",
+        metavar="FILE",
+        help="write factors of a float8 KV cache there (for --kv-cache-scale), and nothing else",
+    )
     parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
     parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
     parser.add_argument(
@@ -124,6 +132,10 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
     if flags.url and (flags.model or flags.demo or flags.tokenizer):
         raise ValueError("--url is a running server; leave MODEL and what goes with it out")
+    if flags.measure_kv_scales and (flags.data or flags.url):
+        raise ValueError("--measure-kv-scales asks held-out prompts here: leave --data, --url out")
+    if flags.measure_kv_scales and flags.engine.kv_cache_dtype != "auto":
+        raise ValueError("--measure-kv-scales needs a cache of the model's dtype, not float8")
     if flags.max_tokens and not (flags.data or flags.url):
         raise ValueError("--max-tokens belongs to --data or --url")
     if (flags.drop_options or flags.mm_draft_embedding) and not flags.data:
@@ -135,6 +147,9 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     found, engine = conditions(), flags.engine
     parts, asked = engine.decode_context_parallel_size, flags.kv_cache_interleave_size
     say_interleaving(asked, parts, engine.page_size, say_on_stderr)
+    if flags.measure_kv_scales:
+        _write_kv_scales(flags, console)
+        return 0
     measured = _at_url(flags) if flags.url else _here(flags)
     k = len(measured.rows[-1].per_position) if flags.url else engine.num_speculative_tokens
     tree = (engine.eagle_topk, engine.num_draft_tokens)
@@ -163,6 +178,14 @@ def print_result(console: Console, record: AcceptRecord) -> None:
 
 def _known(value: float, form: str) -> str:
     return "-" if math.isnan(value) else f"{value:{form}}"
+
+
+def _write_kv_scales(flags: argparse.Namespace, console: Console) -> None:
+    pair = given_pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    scales, measured_on = measure_kv_scales(pair, prompts, flags.engine, ANSWER_TOKENS)
+    write_kv_scales(Path(flags.measure_kv_scales), scales, measured_on)
+    console.print(f"{flags.measure_kv_scales}: {len(scales.target)} + {len(scales.draft)} factors")
 
 
 class Measured(NamedTuple):

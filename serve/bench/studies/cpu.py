@@ -1,4 +1,4 @@
-"""Plain decoding, speculative rounds and long contexts on one CPU core, in one record."""
+"""Plain decoding, rounds, long contexts, the vision tower and loading on one CPU core."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ from rich.console import Console
 
 from eagle3_jax.engine.config import EngineConfig
 from serve.bench.common.accept_length import AcceptRow, accept_table
-from serve.bench.common.command import finish, given_pair
+from serve.bench.common.command import finish, given_pair, target_directory
 from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
 from serve.bench.common.flags import add_pair_flags, add_shared
 from serve.bench.common.held_out import held_out
 from serve.bench.cpu.bandwidth import ReadBandwidth
 from serve.bench.cpu.context import ContextResult, compare_contexts
 from serve.bench.cpu.kimi_108m import random_target
+from serve.bench.cpu.load import LoadResult, measure_load, print_load
 from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
 from serve.bench.cpu.rounds import RoundResult, compare_rounds
 from serve.bench.cpu.tower import TowerResult, compare_towers
@@ -24,7 +25,7 @@ from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
 from serve.text_table import text_table
 
-PARTS = ("plain", "round", "context", "tower")
+PARTS = ("plain", "round", "context", "tower", "load")
 BATCHES = (1, 8)
 WIDTHS = (1, 3, 6)
 COMPILED = "compiled"
@@ -46,6 +47,7 @@ class CpuRecord:
     rounds: list[RoundResult] = field(default_factory=list)
     contexts: list[ContextResult] = field(default_factory=list)
     towers: list[TowerResult] = field(default_factory=list)
+    load: LoadResult | None = None
     host_core: int | None = None
 
 
@@ -75,6 +77,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     parts = PARTS if flags.only is None else (flags.only,)
     plain = run_plain(flags.repetitions, flags.peers, say) if "plain" in parts else []
     towers = compare_towers(flags.repetitions) if "tower" in parts else []
+    load = measure_load(target_directory(flags), flags.repetitions) if "load" in parts else None
     rounds, contexts, host_core = [], [], found.pinned_core
     if {"round", "context"} & set(parts):
         pair = given_pair(flags)
@@ -83,7 +86,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
             rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
         if "context" in parts:
             contexts = compare_contexts(pair, flags.repetitions, say)
-    record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, host_core)
+    record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, load, host_core)
     found.print_to(console, flags.repetitions)
     print_result(console, record)
     return finish(flags, "cpu", found, record)
@@ -99,6 +102,8 @@ def print_result(console: Console, record: CpuRecord) -> None:
         print_contexts(console, record.contexts)
     if record.towers:
         print_towers(console, record.towers)
+    if record.load:
+        print_load(console, record.load)
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:

@@ -82,7 +82,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 64 (quick: 24)"
     )
-    add_shared(parser, "--rejection-sample-method")
+    parser.add_argument(
+        "--rejection-sample-method", default="coupled", metavar="NAME", help="coupled or standard"
+    )
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:

@@ -56,8 +56,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=float, default=240.0, metavar="S", help="seconds for one part"
     )
-    for name, default in (("--num-speculative-tokens", 3), ("--prompts", 1), ("--json", None)):
-        add_shared(parser, name, default=default)
+    parser.add_argument(
+        "--num-speculative-tokens",
+        dest="k",
+        type=int,
+        default=3,
+        metavar="K",
+        help="drafts a round, 1..8",
+    )
+    add_shared(parser, "--prompts", default=1)
+    add_shared(parser, "--json")
 
 
 def _check(flags: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from convert.command_line.stopping import status_of
 from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_shared, check_demo
+from serve.bench.common.flags import check_demo
 from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
 from serve.bench.load.server_process import serving
 from serve.bench.load.workload import Workload
@@ -66,7 +66,14 @@ def _add_load(group: Any) -> None:
         metavar="ISL/OSL",
         help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
     )
-    add_shared(group, "--concurrency", default=[4, 8, 16, 32, 64], metavar="C")
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16, 32, 64],
+        metavar="C",
+        help="requests at a time",
+    )
     group.add_argument(
         "--sampling",
         choices=SAMPLINGS,
