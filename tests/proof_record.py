@@ -13,7 +13,7 @@ from typing import Any
 
 RECORD = Path("docs/benchmarks/proofs.json")
 ENGINE = ("eagle3_jax", "tests/eagle3_jax", "tests/proofs", "tests/worlds")
-KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tests/amdgpu")
+KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tools/eagle3_tools/amdgpu")
 COVERS: dict[str, tuple[str, ...]] = {
     "prove": (*ENGINE, "tests/equivalence"),
     "prove-images": ("eagle3_jax", "convert/images", "serve/images", "tests/proofs"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve")
+PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve", "tools")
 MODULES_A_FOLDER = 16
 LINES_A_FILE = 300
 LINES_A_FUNCTION = 50
