@@ -17,7 +17,6 @@ from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.kv_transfer.start import one_after_the_other, start_transfers
-from serve.least_loaded import least_loaded
 from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
@@ -131,8 +130,7 @@ def build(
         pair = pair_of(outlined, peers.built.configure(asked))
     else:
         say(f"loading {options.model or options.demo}")
-        memory = {"memory": options.memory, "least_loaded": least_loaded}
-        pair = load_pair(*named, **wanted, **memory, configure=configure, say=say)
+        pair = load_pair(*named, **wanted, memory=options.memory, configure=configure, say=say)
     clock = time.monotonic
     return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
 

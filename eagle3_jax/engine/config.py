@@ -40,7 +40,7 @@ class EngineConfig:
     eagle3_jax.layers.split_context); it divides the devices that need a page.
     kv_offloading_bytes: host memory for pages that the cache has no room for, over all devices (see
     eagle3_jax.engine.kv.tiers); 0 for none. kv_offloading_least_tokens: fewer than these are
-    prefilled again rather than loaded; None for any page. kv_offloading_dir,
+    prefilled again rather than loaded. kv_offloading_dir,
     kv_offloading_dir_bytes: a directory that keeps what comes to the host's memory, so that it
     outlives the engine, and how much of it.
     mm_draft_embedding: what the draft embeds at positions of images: `pad`, the placeholder's id,
@@ -79,7 +79,7 @@ class EngineConfig:
     xla_kernels: tuple[str, ...] = ()
     decode_context_parallel_size: int = 1
     kv_offloading_bytes: int = 0
-    kv_offloading_least_tokens: int | None = None
+    kv_offloading_least_tokens: int = 1
     kv_offloading_dir: str | None = None
     kv_offloading_dir_bytes: int = 0
     mm_draft_embedding: str = "pad"
@@ -137,8 +137,7 @@ class EngineConfig:
                 "kv_offloading_bytes keeps the pages of one replica: data_parallel_size must be 1, "
                 f"got {self.data_parallel_size}"
             )
-        least = self.kv_offloading_least_tokens
-        if least is not None and least < 1:
+        if (least := self.kv_offloading_least_tokens) < 1:
             raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_offloading_dir and not self.kv_offloading_bytes:
             raise ValueError("kv_offloading_dir needs host memory: give kv_offloading_bytes")

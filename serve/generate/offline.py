@@ -27,7 +27,6 @@ from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.generate.progress import OfflineProgress
-from serve.least_loaded import least_loaded
 from serve.openai.answers.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
@@ -128,7 +127,6 @@ def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
         tokenizer=found.tokenizer,
         configure=configure,
         memory=options.memory,
-        least_loaded=least_loaded,
     )
     return pair, prompts
 

@@ -64,8 +64,8 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         dest="kv_offloading_least_tokens",
         metavar="N",
-        help="fewer than these are prefilled again, not loaded; default: what eagle3-plan's model "
-        "finds for the pair on this GPU; 1, any page, on CPU",
+        help="fewer than these are prefilled again, not loaded; default 1, any page; eagle3-plan "
+        "recommends one for slow links",
     )
     group.add_argument(
         "--kv-offloading-dir",

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ CHUNK_UNIT = 256
 """Rows that kernels' tiles divide."""
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
 """The configuration of an engine for a target whose weights are not read yet."""
-LeastLoaded = Callable[[ParallelOptions, Target, Eagle3Draft | None, EngineConfig], int]
 """How many tokens of a prefix pay to be loaded from the host's memory, for a pair as shapes."""
 
 
@@ -72,7 +70,6 @@ def load_pair(
     split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
-    least_loaded: LeastLoaded | None = None,
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> LoadedPair:
@@ -81,7 +78,7 @@ def load_pair(
     tokenizer: the directory of another one than the model's. vision: whether the model's is of use,
     where it has some; split_vision: whether devices divide it. configure: the engine that will be
     built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
-    fills that share of the devices' memory. least_loaded: the threshold where none was given.
+    fills that share of the devices' memory.
     adapt_tokenizer: makes of the tokenizer the pair's, or refuses it before a weight is read.
     ValueError or OSError says what is wrong with the files, or that devices can't hold the pair; no
     weight is read before both are known to fit.
@@ -101,8 +98,6 @@ def load_pair(
             config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
-        if least_loaded:
-            config = _with_threshold(config, partial(least_loaded, parallel, *models[:2]), say)
         say_divided(*models[:2], config, say, parallel)
     check_device_memory(needed, target.devices)
     for part in filter(None, (target, outlined.draft, outlined.vision)):
@@ -128,17 +123,6 @@ def _filling(
         say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         return config
     return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
-
-
-def _with_threshold(
-    config: EngineConfig, least_loaded: Callable[[EngineConfig], int], say: Say
-) -> EngineConfig:
-    """With the fewest tokens that are loaded, unless somebody has said how many."""
-    if not config.kv_offloading_bytes or config.kv_offloading_least_tokens is not None:
-        return config
-    if (least := least_loaded(config)) > 1:
-        say(f"prefixes are loaded from {least:,} tokens on (--kv-offloading-min-tokens; a model)")
-    return replace(config, kv_offloading_least_tokens=least)
 
 
 def with_draft(

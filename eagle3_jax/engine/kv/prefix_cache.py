@@ -45,7 +45,7 @@ class PrefixCache:
     ):
         """events: the log that `pages` writes to."""
         self._tier = tier
-        self._least_loaded = config.kv_offloading_least_tokens or 1
+        self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
         self.hits = TokensByTier()
         self._pages = pages

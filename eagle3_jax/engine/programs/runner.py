@@ -100,9 +100,8 @@ class Runner:
         with prefer(config.kernels, config.xla_kernels):
             kernels = candidates("logits_argmax")[0]
         page_bytes = self.page_bytes if config.kv_offloading_bytes else 0
-        least = config.kv_offloading_least_tokens
         names = tuple(map(str, executor.programs))
-        return Built(config.num_pages, least, kernels, page_bytes, names)
+        return Built(config.num_pages, kernels, page_bytes, names)
 
     def prefill(self, chunks: Sequence[ChunkPlan], masks: Masks | None = None) -> ProgramOutput:
         """Dispatches chunks, at most one a replica, behind the encoding of their new images;

@@ -38,22 +38,19 @@ WITHOUT_LOGPROBS = (
 class Built(NamedTuple):
     """What a process without devices has to know of the engine that those with some have built.
 
-    num_pages, kv_offloading_least_tokens: of its configuration, which their memory and speed may
-    decide. kernels: how the head's operations are computed there, which decides what programs
-    there are. page_bytes: of a page in the host's memory, 0 where there is none. programs: by name.
+    num_pages: of its configuration, which their memory may decide. kernels: how the head's
+    operations are computed there, which decides what programs there are. page_bytes: of a page in
+    the host's memory, 0 where there is none. programs: by name.
     """
 
     num_pages: int | None
-    kv_offloading_least_tokens: int | None
     kernels: str
     page_bytes: int
     programs: tuple[str, ...]
 
     def configure(self, config: EngineConfig) -> EngineConfig:
         """That engine's configuration, from the one that it was built from."""
-        least = self.kv_offloading_least_tokens
-        changed = {"num_pages": self.num_pages, "kernels": self.kernels}
-        return replace(config, kv_offloading_least_tokens=least, **changed)
+        return replace(config, num_pages=self.num_pages, kernels=self.kernels)
 
 
 @runtime_checkable
