@@ -13,7 +13,7 @@ CUDA := .venv-cuda/bin
 CUDA_NEWEST := .venv-cuda-newest/bin
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
-INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
+INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable tools --editable
 # The last line of a proof: it passed on this commit.
 PASSED := $(PYTHON) tests/proof_record.py passed
 
@@ -142,42 +142,42 @@ SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
 # for MI355X and MI325X.
 rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
-	$(ROCM)/python -m pallas_kernels.aot
-	$(ROCM)/python -m serve.plan --list
-	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.prefill tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
-	$(ROCM)/python -m serve.plan.compile.training_step tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.replicas tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.aot
+	$(ROCM)/python -m eagle3_tools.plan --list
+	$(ROCM)/python -m eagle3_tools.plan.compile.full_size_pairs tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.prefill tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.tower $(SEEING)
+	$(ROCM)/python -m eagle3_tools.plan.compile.training_step tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.replicas tests/oracles/published
 	@$(PASSED) $@
 
 # One case of each operation.
 rocm-check-short: .venv-rocm/installed
-	$(ROCM)/python -m pallas_kernels.aot --short
+	$(ROCM)/python -m eagle3_tools.aot --short
 
 # What the compiler made, executed on this CPU by the emulator of tools/eagle3_tools/amdgpu.
 rocm-emulate: .venv-rocm/installed
-	PYTHONPATH=tools $(ROCM)/python -m eagle3_tools.amdgpu $(EMULATE)
+	$(ROCM)/python -m eagle3_tools.amdgpu $(EMULATE)
 	$(if $(EMULATE),,@$(PASSED) $@)
 
 rocm-emulate-short: .venv-rocm/installed
-	PYTHONPATH=tools $(ROCM)/python -m eagle3_tools.amdgpu --short
+	$(ROCM)/python -m eagle3_tools.amdgpu --short
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
 cuda-check: cuda-tests
-	$(CUDA)/python -m pallas_kernels.aot
-	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
+	$(CUDA)/python -m eagle3_tools.aot
+	$(CUDA)/python -m eagle3_tools.plan.compile.tower $(SEEING)
 	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
 		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
 	@$(PASSED) $@
 
 cuda-check-newest: .venv-cuda-newest/installed
-	$(CUDA_NEWEST)/python -m pallas_kernels.aot
+	$(CUDA_NEWEST)/python -m eagle3_tools.aot
 
 # One case of each operation.
 cuda-check-short: .venv-cuda/installed
-	$(CUDA)/python -m pallas_kernels.aot --short
+	$(CUDA)/python -m eagle3_tools.aot --short
 
 cuda-tests: .venv-cuda/installed
 	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/pallas_kernels/aot
@@ -223,11 +223,11 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
+.venv/installed: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(INSTALL) .
 	touch $@
 
-.venv/installed-test: pyproject.toml constraints.txt | .venv/bin/pip
+.venv/installed-test: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
@@ -239,25 +239,25 @@ clean:
 	$(BIN)/$(INSTALL) '.[fuzz]'
 	touch $@
 
-.venv-rocm/installed: pyproject.toml constraints.txt
+.venv-rocm/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
 	$(ROCM)/$(INSTALL) '.[rocm-check]'
 	touch $@
 
-.venv-cuda/installed: pyproject.toml constraints.txt
+.venv-cuda/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-cuda
 	$(CUDA)/$(INSTALL) '.[cuda-check]'
 	touch $@
 
-.venv-ray/installed: pyproject.toml constraints.txt
+.venv-ray/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/$(INSTALL) '.[ray-test]'
 	touch $@
 
 # Without its torchvision and torchaudio, which nothing here imports.
-.venv-peer/installed: pyproject.toml constraints.txt
+.venv-peer/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peer
 	.venv-peer/bin/$(INSTALL) '.[test]'
 	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
@@ -267,5 +267,5 @@ clean:
 	@[ -n "$(CUDA_PYTHON)" ] || \
 		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
 	$(CUDA_PYTHON) -m venv .venv-cuda-newest
-	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]'
+	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable tools --editable '.[cuda-check]'
 	touch $@

@@ -6,7 +6,7 @@ says what the choice depends on, the tiles are what the heuristic says. `tuned/<
     {"device": …, "date": …, "versions": {…},
      "tiles": {operation: {key: {"tiles": {…}, "us": …, "heuristic_us": …}}}}
 
-and is written by `python -m pallas_kernels.bench --tune` on a GPU of that architecture.
+and is written by `python -m eagle3_tools.kernel_bench --tune` on a GPU of that architecture.
 """
 
 import json

@@ -26,7 +26,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-server": ("serve", "tests/serve"),
     "prove-training": ("eagle3_jax/training", "serve/train", "tests/eagle3_jax/training"),
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),
-    "rocm-check": ("eagle3_jax", "serve/plan", *KERNELS),
+    "rocm-check": ("eagle3_jax", "tools/eagle3_tools/plan", *KERNELS),
     "rocm-emulate": KERNELS,
     "cuda-check": KERNELS,
     "clients": ("serve", "tests/clients"),

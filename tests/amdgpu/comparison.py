@@ -6,7 +6,7 @@ import numpy as np
 
 from amdgpu.single import canonical, copied, distance, held, run, said_of_lanes
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
-from pallas_kernels.aot.amd.decode import Instruction, Kind
+from eagle3_tools.aot.amd.decode import Instruction, Kind
 
 U64 = np.uint64
 TRANSCENDENTAL = {"v_exp_f32", "v_log_f32", "v_rcp_f32", "v_rsq_f32"}

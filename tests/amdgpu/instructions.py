@@ -8,7 +8,7 @@ import importlib
 from functools import partial
 from typing import Any
 
-from pallas_kernels.aot.amd.decode import Instruction, decode
+from eagle3_tools.aot.amd.decode import Instruction, decode
 
 _PLACES = {
     **{"vdst": 8, "sdst": 8, "sdata": 8, "addr": 40, "data": 16, "vdata": 16},

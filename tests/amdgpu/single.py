@@ -11,7 +11,7 @@ from eagle3_tools.amdgpu.emulator.memory import GlobalMemory
 from eagle3_tools.amdgpu.emulator.operations import translate
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
-from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
 
 U32, U64 = np.uint32, np.uint64
 Array = np.ndarray

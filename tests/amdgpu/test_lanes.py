@@ -16,7 +16,7 @@ from amdgpu.single import (
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 _WAVES = 6
 

@@ -25,7 +25,7 @@ from amdgpu.matrix_kernels import (
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, compile_source
 from eagle3_tools.amdgpu.program.run import run_program
 from eagle3_tools.amdgpu.witness.table import SMALL_KERNEL
-from pallas_kernels.aot.amd.machine_code import read_kernels
+from eagle3_tools.aot.amd.machine_code import read_kernels
 
 POISON = 0x7FC0DEAD
 FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

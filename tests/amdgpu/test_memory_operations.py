@@ -14,7 +14,7 @@ from eagle3_tools.amdgpu.emulator.memory import GlobalMemory
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.groups import LOCAL_MEMORY, SCALAR_MEMORY, VECTOR_MEMORY
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
-from pallas_kernels.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 
 _WAVES, _SLOT = 2, 32
 _NO_ADDRESS = 127

@@ -13,7 +13,7 @@ from amdgpu.instructions import encode, s
 from amdgpu.single import held, random_waves
 from eagle3_tools.amdgpu.emulator.waves import Waves
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 U64 = np.uint64
 _LOW, _SIGN = U64(0xFFFF_FFFF), U64(0x8000_0000)

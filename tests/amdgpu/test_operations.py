@@ -19,7 +19,7 @@ from amdgpu.single import (
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.groups import BRANCHES, SCALAR, VECTOR
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
-from pallas_kernels.aot.amd.decode import EXEC, Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import EXEC, Instruction, Kind, Operand
 
 _VECTOR_WAVES, _SCALAR_WAVES = 4, 500
 _FIELDS = {

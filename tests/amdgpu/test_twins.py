@@ -16,8 +16,8 @@ from eagle3_tools.amdgpu.emulator.waits import missing_waits
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, compile_source
 from eagle3_tools.amdgpu.program.run import run_program
 from eagle3_tools.amdgpu.program.runtime import EmulatedLauncher
-from pallas_kernels.aot.amd.decode import Instruction, Kind
-from pallas_kernels.aot.amd.machine_code import Kernel
+from eagle3_tools.aot.amd.decode import Instruction, Kind
+from eagle3_tools.aot.amd.machine_code import Kernel
 
 pytestmark = pytest.mark.usefixtures("rocm_compiler")
 Change = Callable[[Instruction], Instruction]

@@ -9,7 +9,7 @@ from tinygrad.renderer.amd.dsl import s, v  # pyright: ignore[reportMissingImpor
 from tinygrad.runtime.autogen.amd.cdna import ins  # pyright: ignore[reportMissingImports]
 
 from eagle3_tools.amdgpu.emulator.waits import MissingWait, missing_waits
-from pallas_kernels.aot.amd.decode import decode
+from eagle3_tools.aot.amd.decode import decode
 
 ALL = 15 | 7 << 4 | 15 << 8 | 3 << 14
 """A wait for nothing."""

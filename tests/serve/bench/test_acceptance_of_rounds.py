@@ -25,8 +25,8 @@ from eagle3_jax.sampling.sampler import probabilities, process_logits
 from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState
-from serve.bench.common.drive import drive
-from serve.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
 from serve.pair.loading import LoadedPair, build_engine
 
 K, LENGTH, TOKENS = 3, 128, 100

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from serve.bench import studies
-from serve.bench.cli import STUDIES, main
-from serve.bench.common.command import write_record
-from serve.bench.common.conditions import conditions
-from serve.bench.common.spread import Spread
-from serve.bench.equality.ties import Difference
-from serve.bench.studies.equal import CaseResult, summarize
+from eagle3_tools.bench import studies
+from eagle3_tools.bench.cli import STUDIES, main
+from eagle3_tools.bench.common.command import write_record
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.equality.ties import Difference
+from eagle3_tools.bench.studies.equal import CaseResult, summarize
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_study_is_one_module_with_flags_run_and_tables() -> None:
 
 
 def test_the_list_of_studies_imports_none_of_them() -> None:
-    code = "import sys; from serve.bench.cli import parse_bench_flags as parse\n"
+    code = "import sys; from eagle3_tools.bench.cli import parse_bench_flags as parse\n"
     code += "try: parse(['--help'])\nexcept SystemExit: sys.exit('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0 and "kv-cache" in done.stdout

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.bench.cpu.load import MIB, measure_load
+from eagle3_tools.bench.cpu.load import MIB, measure_load
 from serve.demo import demo_target_dir
 
 

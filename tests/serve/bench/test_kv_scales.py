@@ -7,9 +7,9 @@ from small_pair import PROMPTS, small_pair
 from eagle3_jax import EngineConfig
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.acceptance.kv_scales import measure_kv_scales
-from serve.bench.common.drive import drive
-from serve.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import held_out_prompts
 from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
 from serve.pair.loading import build_engine

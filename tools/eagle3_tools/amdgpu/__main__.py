@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from eagle3_tools.amdgpu.jobs import jobs_for, run
     from eagle3_tools.amdgpu.report import case_table, opcode_table, summary, there, write_record
     from eagle3_tools.amdgpu.witness.table import MISSING, witness_of
-    from pallas_kernels.aot import targets
+    from eagle3_tools.aot import targets
 
     jobs = jobs_for(flags.arch or AMD, flags.only, flags.short)
     if not jobs:

@@ -17,8 +17,8 @@ from eagle3_tools.amdgpu.emulator.operations import translate
 from eagle3_tools.amdgpu.emulator.waits import LDS, missing_waits
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, Source, compile_source
 from eagle3_tools.amdgpu.program.run import run_program
-from pallas_kernels.aot.amd.machine_code import Kernel, read_kernels
-from pallas_kernels.aot.launches import launches
+from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
+from eagle3_tools.aot.launches import launches
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
 """What registers and local memory hold at the start: a NaN, and a small number or wild address."""

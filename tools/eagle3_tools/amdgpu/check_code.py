@@ -7,13 +7,13 @@ import jax
 
 from eagle3_tools.amdgpu.check import Checked, code_problems, kernels_of, own_kernels, unsettled
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
+from eagle3_tools.plan.compile.full_size import full_size_round
+from eagle3_tools.plan.compile.full_size_pairs import full_size_options
+from eagle3_tools.plan.compile.full_size_table import name_of
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.options import PlanOptions
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
-from serve.plan.compile.full_size import full_size_round
-from serve.plan.compile.full_size_pairs import full_size_options
-from serve.plan.compile.full_size_table import name_of
-from serve.plan.data.gpus import GPUS
-from serve.plan.options import PlanOptions
 
 PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
 """config.json files of published checkpoints."""

@@ -18,8 +18,8 @@ from eagle3_tools.amdgpu.check_round import check_round, round_name
 from eagle3_tools.amdgpu.check_tower import NAME as TOWER
 from eagle3_tools.amdgpu.check_tower import check_tower
 from eagle3_tools.amdgpu.rounds.small_pair import FORMATS
+from eagle3_tools.aot.workers import Failure, run_each
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.workers import Failure, run_each
 
 LIMIT_S = 1800.0
 ROUNDS = 3

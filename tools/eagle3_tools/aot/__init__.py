@@ -5,7 +5,7 @@ empty ones do (`amd.stubs`); what comes out is the code object that would run (`
 NVIDIA's runs an assembler, which says what its kernels take (`nvidia.toolkit`, `nvidia.ptx`).
 """
 
-from pallas_kernels.aot.amd.code_object import GpuKernel as GpuKernel
-from pallas_kernels.aot.compile import Program as Program
-from pallas_kernels.aot.compile import compile_program as compile_program
-from pallas_kernels.aot.nvidia.ptx import SmKernel as SmKernel
+from eagle3_tools.aot.amd.code_object import GpuKernel as GpuKernel
+from eagle3_tools.aot.compile import Program as Program
+from eagle3_tools.aot.compile import compile_program as compile_program
+from eagle3_tools.aot.nvidia.ptx import SmKernel as SmKernel

@@ -1,4 +1,4 @@
-"""python -m pallas_kernels.aot: every kernel at every named shape through XLA's compilers for GPUs.
+"""python -m eagle3_tools.aot: every kernel at every named shape through XLA's compilers for GPUs.
 
 For AMD's it needs the extra `rocm`, gcc and binutils, for NVIDIA's the extra `cuda-check`; no GPU.
 Exit status 1 where a kernel is not what it must be.
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from eagle3_tools.aot.check import Checked, check_named, read_named
+from eagle3_tools.aot.facts_report import facts_lines
+from eagle3_tools.aot.report import overview, summary, table, write_json
+from eagle3_tools.aot.targets import TARGETS, target_of
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.kernel_model.gpus import BY_ARCH
+from eagle3_tools.kernel_model.named import named
+from eagle3_tools.kernel_model.record import FOLDER, write_record
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.check import Checked, check_named, read_named
-from pallas_kernels.aot.facts_report import facts_lines
-from pallas_kernels.aot.report import overview, summary, table, write_json
-from pallas_kernels.aot.targets import TARGETS, target_of
-from pallas_kernels.aot.workers import Failure, run_each
 from pallas_kernels.case import ARCHS, Case
-from pallas_kernels.kernel_model.gpus import BY_ARCH
-from pallas_kernels.kernel_model.named import named
-from pallas_kernels.kernel_model.record import FOLDER, write_record
 
 FILE_WIDTH = 240
 SHORT = "of each operation the case with the most rows, at TP 8 if there is one"
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pallas_kernels.aot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m eagle3_tools.aot", description=__doc__)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
     parser.add_argument(
         "--facts", action="store_true", help="print what the code does, and what the model predicts"

@@ -7,26 +7,26 @@ from typing import Any
 
 import jax
 
-from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.compile import Program, compile_program
-from pallas_kernels.aot.expectations import (
+from eagle3_tools.aot.compile import Program, compile_program
+from eagle3_tools.aot.expectations import (
     SMALLEST_WEIGHT,
     copy_problems,
     kernel_problems,
     matrix_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.speed import (
+from eagle3_tools.aot.speed import (
     may_be_narrow,
     share_problems,
     tolerance_for,
     width_problems,
 )
-from pallas_kernels.aot.targets import target_of
-from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
+from eagle3_tools.aot.targets import target_of
+from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
+from eagle3_tools.kernel_model.record import CaseFacts, recorded
+from pallas_kernels import gpu
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
-from pallas_kernels.kernel_model.record import CaseFacts, recorded
 
 
 @dataclass(frozen=True)

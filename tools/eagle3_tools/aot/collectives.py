@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pallas_kernels.aot.hlo import Instruction, array_bytes, parse_module
+from eagle3_tools.aot.hlo import Instruction, array_bytes, parse_module
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),

@@ -13,9 +13,9 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from eagle3_tools.aot.target import Target
+from eagle3_tools.aot.targets import target_of
 from pallas_kernels import gpu
-from pallas_kernels.aot.target import Target
-from pallas_kernels.aot.targets import target_of
 from pallas_kernels.triton.ir_text import abstract_gpu
 
 

@@ -5,12 +5,12 @@ from math import prod
 
 import jax
 
+from eagle3_tools.aot.compile import Program
+from eagle3_tools.aot.hlo import parse_module
+from eagle3_tools.aot.kernel import Kernel
+from eagle3_tools.aot.launches import TRITON_CALL
+from eagle3_tools.aot.targets import target_of
 from pallas_kernels import gpu
-from pallas_kernels.aot.compile import Program
-from pallas_kernels.aot.hlo import parse_module
-from pallas_kernels.aot.kernel import Kernel
-from pallas_kernels.aot.launches import TRITON_CALL
-from pallas_kernels.aot.targets import target_of
 
 SMALLEST_WEIGHT = 1 << 20
 """Values of an array from which on a copy of it would be felt."""

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from pallas_kernels.kernel_model.facts import KernelFacts, Work
-from pallas_kernels.kernel_model.gpus import ModelGpu
-from pallas_kernels.kernel_model.predict import Prediction
-from pallas_kernels.kernel_model.record import CaseFacts
+from eagle3_tools.kernel_model.facts import KernelFacts, Work
+from eagle3_tools.kernel_model.gpus import ModelGpu
+from eagle3_tools.kernel_model.predict import Prediction
+from eagle3_tools.kernel_model.record import CaseFacts
 
 
 def facts_lines(case: CaseFacts, gpu: ModelGpu) -> Iterator[str]:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.aot.collectives import collective_kind
-from pallas_kernels.aot.hlo import Instruction, parse_module
-from pallas_kernels.aot.triton_calls import TARGET as TRITON_CALL
+from eagle3_tools.aot.collectives import collective_kind
+from eagle3_tools.aot.hlo import Instruction, parse_module
+from eagle3_tools.aot.triton_calls import TARGET as TRITON_CALL
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "call"),

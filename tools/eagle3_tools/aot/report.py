@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from eagle3_tools.aot.check import Checked
+from eagle3_tools.aot.target import Target
 from pallas_kernels import gpu
-from pallas_kernels.aot.check import Checked
-from pallas_kernels.aot.target import Target
 
 _MATRIX = "matrix instructions"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from pallas_kernels.aot.targets import target_of
-from pallas_kernels.aot.triton_calls import TritonCall
-from pallas_kernels.kernel_model.gpus import BY_ARCH
-from pallas_kernels.kernel_model.record import CaseFacts, recorded_with
+from eagle3_tools.aot.targets import target_of
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.gpus import BY_ARCH
+from eagle3_tools.kernel_model.record import CaseFacts, recorded_with
 from pallas_kernels.quantized import QuantizedArray
 
 TOLERANCE = 0.03
@@ -58,7 +58,7 @@ def share_problems(
     recorded that buy nothing: what they hide of other limits the model may not see."""
     gpu = BY_ARCH[arch]
     now, before = found.share(gpu), known.share(gpu)
-    again = f"python -m pallas_kernels.aot --record --only '{found.name}'"
+    again = f"python -m eagle3_tools.aot --record --only '{found.name}'"
     remedy = f"if it is meant, write the record again: {again}"
     if now > before * (1 + tolerance):
         return []

@@ -11,9 +11,9 @@ from typing import Any
 from jax._src import xla_bridge
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
-from pallas_kernels.aot.triton_calls import TritonCall
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
-from pallas_kernels.kernel_model.facts import KernelFacts
 
 NARROW = 2
 """Bytes a lane up to which a load is narrow: it takes as long as one of 16."""

@@ -1,8 +1,8 @@
 """The vendors whose compilers run here without a GPU."""
 
-from pallas_kernels.aot.amd.target import AmdTarget
-from pallas_kernels.aot.nvidia.target import NvidiaTarget
-from pallas_kernels.aot.target import Target
+from eagle3_tools.aot.amd.target import AmdTarget
+from eagle3_tools.aot.nvidia.target import NvidiaTarget
+from eagle3_tools.aot.target import Target
 
 TARGETS = AMD, NVIDIA = AmdTarget(), NvidiaTarget()
 

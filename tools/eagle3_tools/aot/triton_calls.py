@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pallas_kernels.aot.hlo import Instruction, array_bytes, parse_module
+from eagle3_tools.aot.hlo import Instruction, array_bytes, parse_module
 
 TARGET = "__gpu$xla.gpu.triton"
 _NUMBER = r"\b{} = (\d+) : i32"

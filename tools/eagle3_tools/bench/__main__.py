@@ -1,8 +1,8 @@
-"""python -m serve.bench: eagle3-bench where nothing is installed."""
+"""python -m eagle3_tools.bench: eagle3-bench where nothing is installed."""
 
 import sys
 
-from serve.bench.cli import main
+from eagle3_tools.bench.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The command eagle3-bench: every subcommand is a module of serve.bench.studies."""
+"""The command eagle3-bench: every subcommand is a module of eagle3_tools.bench.studies."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from rich.console import Console
 from convert.command_line.about import PRINT_COMPLETION, add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
-from serve.bench.common.flags import check_flags
+from eagle3_tools.bench.common.flags import check_flags
 from serve.options.checkpoint import DEFAULTS, read_load_options
 
 PROG = "eagle3-bench"
@@ -83,7 +83,7 @@ def _build_parser(argv: Sequence[str]) -> OneLineParser:
         example = f"eagle3-bench {name} {EXAMPLES[name]}"
         command = commands.add_parser(name, help=text, example=example)
         if not argv or argv[0] == name or argv[0].startswith(PRINT_COMPLETION):
-            study = import_module(f"serve.bench.studies.{name.replace('-', '_')}")
+            study = import_module(f"eagle3_tools.bench.studies.{name.replace('-', '_')}")
             study.add_flags(command)
             command.set_defaults(run=study.run)
     return parser

@@ -1,4 +1,4 @@
-"""python -m pallas_kernels.bench: ceilings, then the cases that the bars name, beside their peers.
+"""python -m eagle3_tools.kernel_bench: ceilings, then the cases of the bars, beside their peers.
 
 Made for a GPU that is lent for minutes: every case that has ended is a line of `--json`, one that
 crashes or hangs costs only itself, and `--carry` writes what a machine without a network needs.
@@ -16,21 +16,19 @@ from pkgutil import walk_packages
 import jax
 from rich.console import Console
 
-import pallas_kernels
+from eagle3_tools import kernel_bench
+from eagle3_tools.kernel_bench.carry import carry
+from eagle3_tools.kernel_bench.choice.chosen import in_turn, named
+from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
+from eagle3_tools.kernel_bench.record import Record
+from eagle3_tools.kernel_bench.session import Session
+from eagle3_tools.kernel_bench.tune import tune_all
+from eagle3_tools.kernel_bench.worker import use_gpu_sparingly
+from eagle3_tools.kernel_model import named as of_model
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.bench.carry import carry
-from pallas_kernels.bench.choice.chosen import in_turn, named
-from pallas_kernels.bench.choice.rehearsed import rehearsed
-from pallas_kernels.bench.record import Record
-from pallas_kernels.bench.session import Session
-from pallas_kernels.bench.tune import tune_all
-from pallas_kernels.bench.worker import use_gpu_sparingly
 from pallas_kernels.case import Case
-from pallas_kernels.kernel_model import named as of_model
 
 FILE_WIDTH = 170
-READS_MACHINE_CODE = "pallas_kernels.aot.amd"
-"""It needs tables that nobody who measures needs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,9 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parse(argv)
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     if flags.carry:
-        found = (one.name for one in walk_packages(pallas_kernels.__path__, "pallas_kernels."))
-        modules = [name for name in found if not name.startswith(READS_MACHINE_CODE)]
-        carried = carry(Path(flags.carry), "pallas_kernels.bench", ["pallas_kernels"], modules)
+        name = kernel_bench.__name__
+        modules = [one.name for one in walk_packages(kernel_bench.__path__, f"{name}.")]
+        packages = ["pallas_kernels", "eagle3_tools"]
+        carried = carry(Path(flags.carry), name, packages, modules)
         console.print("\n".join(carried.lines()), markup=False, highlight=False, soft_wrap=True)
         return 0
     # The workers have the GPU; here a context would only take memory from them.
@@ -60,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pallas_kernels.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m eagle3_tools.kernel_bench", description=__doc__
+    )
     parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
     parser.add_argument(
         "--crash", metavar="TEXT", help="in a dry run, end the process of cases with TEXT in them"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.bench.measure import GIVEN_ROWS, Measured
+from eagle3_tools.kernel_bench.measure import GIVEN_ROWS, Measured
 
 SCALED = "torch._scaled_mm"
 

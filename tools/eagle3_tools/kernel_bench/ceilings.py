@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.bench.timing import Effort, Spread, time_jax
+from eagle3_tools.kernel_bench.timing import Effort, Spread, time_jax
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def measure_ceilings(nbytes: int, size: int, effort: Effort) -> Ceilings:
 def _torch(size: int, samples: int) -> dict[str, float]:
     if find_spec("torch") is None:
         return {}
-    from pallas_kernels.bench.peers.by_torch import bf16_ceiling, fp8_ceiling
+    from eagle3_tools.kernel_bench.peers.by_torch import bf16_ceiling, fp8_ceiling
 
     found = {}
     for name, measure in {"bf16": bf16_ceiling, "fp8": fp8_ceiling}.items():

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.bench.ahead import Turns
-from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.correct import compile_contract, largest_error
-from pallas_kernels.bench.given_rows import takes_given_rows, with_given_rows
-from pallas_kernels.bench.timing import (
+from eagle3_tools.kernel_bench.ahead import Turns
+from eagle3_tools.kernel_bench.ceilings import Ceilings
+from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
+from eagle3_tools.kernel_bench.given_rows import takes_given_rows, with_given_rows
+from eagle3_tools.kernel_bench.timing import (
     Chain,
     Effort,
     Programs,
@@ -128,7 +128,7 @@ def _of_jax(compiled: Compiled, sets: Sets, effort: Effort) -> dict[str, Ready]:
 def _of_torch(case: Case, compiled: Compiled, sets: Sets, effort: Effort) -> dict[str, Ready]:
     if find_spec("torch") is None:
         return {}
-    from pallas_kernels.bench.peers.by_torch import time_torch, torch_peers
+    from eagle3_tools.kernel_bench.peers.by_torch import time_torch, torch_peers
 
     runs = compiled.ours.chain.runs
     return {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.bench.measure import Measured
-from pallas_kernels.bench.timing import Spread, Timed
+from eagle3_tools.kernel_bench.measure import Measured
+from eagle3_tools.kernel_bench.timing import Spread, Timed
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from pallas_kernels.bench.bars import Bar
-from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.measure import Measured
-from pallas_kernels.bench.timing import Spread
+from eagle3_tools.kernel_bench.bars import Bar
+from eagle3_tools.kernel_bench.ceilings import Ceilings
+from eagle3_tools.kernel_bench.measure import Measured
+from eagle3_tools.kernel_bench.timing import Spread
 
 
 def print_ceilings(console: Console, ceilings: Ceilings) -> None:

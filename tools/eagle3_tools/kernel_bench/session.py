@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
-from pallas_kernels.aot.workers import Failure, run_each
-from pallas_kernels.bench.ahead import THREADS
-from pallas_kernels.bench.bars import bars
-from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.measure import FLEX, Measured, with_floor
-from pallas_kernels.bench.record import Record, measured_case, read_record
-from pallas_kernels.bench.report import print_bars, print_ceilings, print_measured
-from pallas_kernels.bench.worker import NO_GPU, Job, Opening, work
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.kernel_bench.ahead import THREADS
+from eagle3_tools.kernel_bench.bars import bars
+from eagle3_tools.kernel_bench.ceilings import Ceilings
+from eagle3_tools.kernel_bench.measure import FLEX, Measured, with_floor
+from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
+from eagle3_tools.kernel_bench.report import print_bars, print_ceilings, print_measured
+from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work
 from pallas_kernels.case import Case
 
 DRY_RUN = "a dry run on a CPU at small sizes: no time, share or ratio here means anything"

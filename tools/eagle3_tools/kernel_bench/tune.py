@@ -11,12 +11,10 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from pallas_kernels import gpu, tuning
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.workers import Failure, run_each
-from pallas_kernels.bench.ahead import THREADS
-from pallas_kernels.bench.correct import largest_error
-from pallas_kernels.bench.timing import (
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.kernel_bench.ahead import THREADS
+from eagle3_tools.kernel_bench.correct import largest_error
+from eagle3_tools.kernel_bench.timing import (
     Chain,
     Effort,
     Programs,
@@ -24,7 +22,9 @@ from pallas_kernels.bench.timing import (
     nbytes_of,
     rotated,
 )
-from pallas_kernels.bench.worker import NO_GPU, conditions
+from eagle3_tools.kernel_bench.worker import NO_GPU, conditions
+from pallas_kernels import gpu, tuning
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
 
 ENOUGH = 0.97

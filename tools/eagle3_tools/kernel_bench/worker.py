@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from eagle3_tools.aot.workers import Last
+from eagle3_tools.kernel_bench.ahead import Ahead
+from eagle3_tools.kernel_bench.ceilings import Ceilings, measure_ceilings
+from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
+from eagle3_tools.kernel_bench.measure import Compiled, Measured, compile_case, measure, one_line
+from eagle3_tools.kernel_bench.timing import DRY, Effort
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.workers import Last
-from pallas_kernels.bench.ahead import Ahead
-from pallas_kernels.bench.ceilings import Ceilings, measure_ceilings
-from pallas_kernels.bench.choice.rehearsed import rehearsed
-from pallas_kernels.bench.measure import Compiled, Measured, compile_case, measure, one_line
-from pallas_kernels.bench.timing import DRY, Effort
 from pallas_kernels.case import Case
 from pallas_kernels.self_check.quick import compile_quickly
 

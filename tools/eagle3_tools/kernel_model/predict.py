@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from pallas_kernels.kernel_model.facts import KernelFacts, Load, LoopFacts, Work
-from pallas_kernels.kernel_model.gpus import ModelGpu
+from eagle3_tools.kernel_model.facts import KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.kernel_model.gpus import ModelGpu
 
 
 @dataclass(frozen=True)

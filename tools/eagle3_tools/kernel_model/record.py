@@ -1,6 +1,6 @@
 """The recorded facts of the named cases: `records/<arch>.json`, a line for each case.
 
-Written by `python -m pallas_kernels.aot --record`, which has the compiler, for those who have not.
+Written by `python -m eagle3_tools.aot --record`, which has the compiler, for those who have not.
 """
 
 import json
@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
-from pallas_kernels.kernel_model.gpus import BY_ARCH, ModelGpu
-from pallas_kernels.kernel_model.predict import Call, Prediction, predict
+from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
+from eagle3_tools.kernel_model.predict import Call, Prediction, predict
 
 FOLDER = Path(__file__).parent / "records"
 

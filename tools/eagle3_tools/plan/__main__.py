@@ -1,5 +1,5 @@
-"""python -m serve.plan: the whole round of Kimi-K2.5 at its real width through XLA's ROCm compiler,
-with few layers, and what one MoE layer launches. Needs the extra `rocm`, gcc and binutils."""
+"""python -m eagle3_tools.plan: the round of Kimi-K2.5 at its real width, with few layers, through
+XLA's ROCm compiler, and what one MoE layer launches. Needs the extra `rocm`, gcc and binutils."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from convert.command_line.parser import OneLineParser
-from pallas_kernels.aot.workers import Failure, run_each
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.compiled_round import RoundShape
+from eagle3_tools.plan.compile.flags import seconds, whole
+from eagle3_tools.plan.compile.full_size_table import GIB, MIB, failed
+from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
+from eagle3_tools.plan.data.kimi_k25 import WeightScheme
 from pallas_kernels.case import AMD
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.compiled_round import RoundShape
-from serve.plan.compile.flags import seconds, whole
-from serve.plan.compile.full_size_table import GIB, MIB, failed
-from serve.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
-from serve.plan.data.kimi_k25 import WeightScheme
 
 _HEADINGS = (
     *(f"launches a MoE layer (goal {GOAL})", "whole round", "copies of weights"),
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> Namespace:
-    parser = OneLineParser(prog="python -m serve.plan", description=__doc__)
+    parser = OneLineParser(prog="python -m eagle3_tools.plan", description=__doc__)
     parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
         "--scheme", choices=get_args(WeightScheme), action="append", help="default: all"

@@ -10,10 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from eagle3_tools.plan.options import PROG, PlanOptions, build_parser, read_options
+from eagle3_tools.plan.training.options import build_parser as build_training_parser
+from eagle3_tools.plan.training.options import read_options as read_training_options
 from serve.options.parallel import say_interleaving
-from serve.plan.options import PROG, PlanOptions, build_parser, read_options
-from serve.plan.training.options import build_parser as build_training_parser
-from serve.plan.training.options import read_options as read_training_options
 
 FILE_WIDTH = 150
 
@@ -40,7 +40,7 @@ def _run(console: Console, flags: Namespace) -> int:
     size, parts = flags.kv_cache_interleave_size, flags.decode_context_parallel_size
     say_interleaving(size, parts, flags.block_size, partial(print, file=sys.stderr))
     if flags.constants:
-        from serve.plan.tables import print_constants
+        from eagle3_tools.plan.tables import print_constants
 
         print_constants(console)
     elif flags.kernels is not None:
@@ -53,9 +53,9 @@ def _run(console: Console, flags: Namespace) -> int:
 
 
 def _train(console: Console, flags: Namespace) -> int:
-    from serve.plan.planner import read_pair
-    from serve.plan.training.model import TrainingPlan
-    from serve.plan.training.table import print_training
+    from eagle3_tools.plan.planner import read_pair
+    from eagle3_tools.plan.training.model import TrainingPlan
+    from eagle3_tools.plan.training.table import print_training
 
     options = read_training_options(flags)
     print_training(console, TrainingPlan(options, read_pair(options.pair)))
@@ -63,8 +63,8 @@ def _train(console: Console, flags: Namespace) -> int:
 
 
 def _kernels(console: Console, only: str, before: Path | None) -> None:
-    from serve.plan.kernels.change_tables import print_changes
-    from serve.plan.kernels.tables import print_kernels
+    from eagle3_tools.plan.kernels.change_tables import print_changes
+    from eagle3_tools.plan.kernels.tables import print_kernels
 
     if before is None:
         print_kernels(console, only)
@@ -73,9 +73,9 @@ def _kernels(console: Console, only: str, before: Path | None) -> None:
 
 
 def _compile(console: Console, options: PlanOptions) -> int:
-    from pallas_kernels.aot.targets import AMD
-    from serve.plan.compile.full_size_table import compile_full_size, print_full_size
-    from serve.plan.planner import make_plan, read_pair
+    from eagle3_tools.aot.targets import AMD
+    from eagle3_tools.plan.compile.full_size_table import compile_full_size, print_full_size
+    from eagle3_tools.plan.planner import make_plan, read_pair
 
     if not AMD.is_installed():
         raise ImportError(AMD.not_installed)
@@ -89,11 +89,11 @@ def _compile(console: Console, options: PlanOptions) -> int:
 
 
 def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path | None) -> None:
-    from serve.plan.model.published_rows import compare_published
-    from serve.plan.planner import make_plan, read_pair
-    from serve.plan.plot import check_plot, write_plot
-    from serve.plan.record import write_plan
-    from serve.plan.tables import print_plan
+    from eagle3_tools.plan.model.published_rows import compare_published
+    from eagle3_tools.plan.planner import make_plan, read_pair
+    from eagle3_tools.plan.plot import check_plot, write_plot
+    from eagle3_tools.plan.record import write_plan
+    from eagle3_tools.plan.tables import print_plan
 
     if plot is not None:
         check_plot(plot)

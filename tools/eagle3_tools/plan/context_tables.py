@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
-from serve.plan.model.divided_context import (
+from eagle3_tools.plan.model.divided_context import (
     DecodeLoad,
     DividedContext,
     DividedRound,
@@ -12,7 +12,7 @@ from serve.plan.model.divided_context import (
     pays_from_concurrency,
     pays_from_context,
 )
-from serve.plan.planner import CapacityPlan
+from eagle3_tools.plan.planner import CapacityPlan
 from serve.text_table import text_table
 
 _SHOWN = ("attention", "gather of queries", "exchange of shares", "join of shares")

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from serve.plan.model.host_memory import HostMemory
+from eagle3_tools.plan.model.host_memory import HostMemory
 from serve.text_table import text_table
 
 

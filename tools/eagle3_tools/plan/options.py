@@ -11,10 +11,10 @@ from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
 from convert.hub.source import Source
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
+from eagle3_tools.plan.data.gpus import GIB, GPUS
+from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
+from eagle3_tools.plan.model.parallel import Parallelism
 from serve.options.parallel import add_interleave_flag, add_no_replicas
-from serve.plan.data.gpus import GIB, GPUS
-from serve.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
-from serve.plan.model.parallel import Parallelism
 
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}

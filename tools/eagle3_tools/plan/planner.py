@@ -18,15 +18,15 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from serve.plan.data.gpus import GPUS, Gpu
-from serve.plan.data_parallel.model import DataParallel, data_parallel
-from serve.plan.model.attention_work import StepRows
-from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.host_memory import HostMemory
-from serve.plan.model.kernels import BOUNDS, Bound
-from serve.plan.model.limits import Limit, limits
-from serve.plan.model.memory import (
+from eagle3_tools.plan.data.gpus import GPUS, Gpu
+from eagle3_tools.plan.data_parallel.model import DataParallel, data_parallel
+from eagle3_tools.plan.model.attention_work import StepRows
+from eagle3_tools.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.host_memory import HostMemory
+from eagle3_tools.plan.model.kernels import BOUNDS, Bound
+from eagle3_tools.plan.model.limits import Limit, limits
+from eagle3_tools.plan.model.memory import (
     ITEMSIZE,
     Memory,
     kv_pools,
@@ -34,11 +34,11 @@ from serve.plan.model.memory import (
     plan_memory,
     too_big,
 )
-from serve.plan.model.parallel import MOST_DEVICES, Parallelism
-from serve.plan.model.rounds import Load, Shapes
-from serve.plan.model.split import check_divides, indivisible
-from serve.plan.model.target_work import target_shape
-from serve.plan.options import PlanOptions
+from eagle3_tools.plan.model.parallel import MOST_DEVICES, Parallelism
+from eagle3_tools.plan.model.rounds import Load, Shapes
+from eagle3_tools.plan.model.split import check_divides, indivisible
+from eagle3_tools.plan.model.target_work import target_shape
+from eagle3_tools.plan.options import PlanOptions
 
 Model = TypeVar("Model", Target, Eagle3Draft, VisionModel | None)
 

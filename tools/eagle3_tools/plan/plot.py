@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from serve.plan.model.kernels import BOUNDS
-from serve.plan.model.published_rows import Compared
-from serve.plan.planner import CapacityPlan
+from eagle3_tools.plan.model.kernels import BOUNDS
+from eagle3_tools.plan.model.published_rows import Compared
+from eagle3_tools.plan.planner import CapacityPlan
 
 SUFFIXES = (".png", ".svg")
 _COLOURS = {"datasheet": "#0072b2", "tuned": "#d55e00"}

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from serve.plan.data_parallel.model import DataParallel
-from serve.plan.model.divided_context import DividedContext
-from serve.plan.model.host_memory import HostMemory
-from serve.plan.model.memory import ITEMSIZE, Memory
-from serve.plan.model.published_rows import Compared
-from serve.plan.model.rounds import Load, Round
-from serve.plan.planner import CapacityPlan
+from eagle3_tools.plan.data_parallel.model import DataParallel
+from eagle3_tools.plan.model.divided_context import DividedContext
+from eagle3_tools.plan.model.host_memory import HostMemory
+from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
+from eagle3_tools.plan.model.published_rows import Compared
+from eagle3_tools.plan.model.rounds import Load, Round
+from eagle3_tools.plan.planner import CapacityPlan
 
 
 def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:

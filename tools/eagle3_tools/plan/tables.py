@@ -6,18 +6,18 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
-from serve.plan.context_tables import context_notes, context_tables
-from serve.plan.data.gpus import GIB, GPUS, SOURCES
-from serve.plan.data.tuned import Tuned
-from serve.plan.data_parallel.table import data_parallel_notes, data_parallel_tables
-from serve.plan.host_tables import host_note, host_table
-from serve.plan.model.kernels import BOUNDS, Bound
-from serve.plan.model.limits import Limit
-from serve.plan.model.memory import ITEMSIZE, Memory
-from serve.plan.model.published_rows import Compared
-from serve.plan.model.rounds import Load
-from serve.plan.options import PlanOptions
-from serve.plan.planner import CapacityPlan
+from eagle3_tools.plan.context_tables import context_notes, context_tables
+from eagle3_tools.plan.data.gpus import GIB, GPUS, SOURCES
+from eagle3_tools.plan.data.tuned import Tuned
+from eagle3_tools.plan.data_parallel.table import data_parallel_notes, data_parallel_tables
+from eagle3_tools.plan.host_tables import host_note, host_table
+from eagle3_tools.plan.model.kernels import BOUNDS, Bound
+from eagle3_tools.plan.model.limits import Limit
+from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
+from eagle3_tools.plan.model.published_rows import Compared
+from eagle3_tools.plan.model.rounds import Load
+from eagle3_tools.plan.options import PlanOptions
+from eagle3_tools.plan.planner import CapacityPlan
 from serve.text_table import text_table
 
 _TITLES: dict[Bound, str] = {

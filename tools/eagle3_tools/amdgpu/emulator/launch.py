@@ -16,7 +16,7 @@ from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
-from pallas_kernels.aot.amd.machine_code import Kernel
+from eagle3_tools.aot.amd.machine_code import Kernel
 
 MOST_WAVES = 256
 """Of a batch: more don't fit in caches, fewer cost more Python for each."""

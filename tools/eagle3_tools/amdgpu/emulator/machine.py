@@ -13,8 +13,8 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations import translate
 from eagle3_tools.amdgpu.emulator.waves import Waves
-from pallas_kernels.aot.amd.decode import Instruction
-from pallas_kernels.aot.amd.machine_code import Kernel
+from eagle3_tools.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.machine_code import Kernel
 
 _NOWHERE = 1 << 62
 

@@ -9,7 +9,7 @@ pending until a wait, on every path, covers it. Source: CDNA3 ISA, "Data Depende
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pallas_kernels.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 
 Register = tuple[str, int]
 LDS: Register = ("lds", 0)

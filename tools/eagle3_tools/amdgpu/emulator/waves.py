@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory
-from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
 
 LANES = 64
 TYPES: dict[str, Any] = {

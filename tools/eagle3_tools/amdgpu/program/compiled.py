@@ -13,7 +13,7 @@ import jax
 
 from eagle3_tools.amdgpu.program.executable import Executable, KernelLaunch
 from eagle3_tools.amdgpu.program.read_executable import read_executable
-from pallas_kernels.aot.compile import compile_for
+from eagle3_tools.aot.compile import compile_for
 
 
 @dataclass(frozen=True)

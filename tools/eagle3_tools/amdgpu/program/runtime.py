@@ -15,7 +15,7 @@ from eagle3_tools.amdgpu.program import executable
 from eagle3_tools.amdgpu.program.executable import KernelLaunch, Slice, Thunk
 from eagle3_tools.amdgpu.program.library_product import multiply
 from eagle3_tools.amdgpu.program.program_memory import ProgramMemory
-from pallas_kernels.aot.amd.machine_code import Kernel, read_kernels
+from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
 
 Launcher = Callable[[KernelLaunch, ProgramMemory, list[int]], LaunchCounts]
 """Runs a kernel on memory, with the addresses of its arguments."""

@@ -19,7 +19,7 @@ from eagle3_jax.speculative.round_state import read_batch
 from eagle3_jax.speculative.variant import Variant
 from eagle3_tools.amdgpu.rounds.round_state import Held
 from eagle3_tools.amdgpu.rounds.small_pair import ENGINE, SmallPair, requests
-from serve.bench.equality.ties import SCORE_TOLERANCE, Scorer, describe
+from eagle3_tools.bench.equality.ties import SCORE_TOLERANCE, Scorer, describe
 
 Kind = Literal["equal", "tie", "different"]
 

@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pallas_kernels.aot.amd import operations
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.amd.decode import Instruction
-from pallas_kernels.aot.amd.flow import Flow, Loop, read_flow
-from pallas_kernels.aot.amd.machine_code import read_kernels
-from pallas_kernels.aot.amd.origins import origins
-from pallas_kernels.aot.amd.timeline import of_code, of_loop
-from pallas_kernels.aot.amd.trip_counts import trip_count
-from pallas_kernels.aot.triton_calls import TritonCall
-from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.aot.amd import operations
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.flow import Flow, Loop, read_flow
+from eagle3_tools.aot.amd.machine_code import read_kernels
+from eagle3_tools.aot.amd.origins import origins
+from eagle3_tools.aot.amd.timeline import of_code, of_loop
+from eagle3_tools.aot.amd.trip_counts import trip_count
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 
 Code = tuple[Instruction, ...]
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pallas_kernels.aot.amd.code_object import GpuKernel, read_code_object
-from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
+from eagle3_tools.aot.amd.code_object import GpuKernel, read_code_object
+from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
 
 _LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 

@@ -8,8 +8,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from pallas_kernels.aot.amd.code_object import read_metadata
-from pallas_kernels.aot.amd.decode import Instruction, decode
+from eagle3_tools.aot.amd.code_object import read_metadata
+from eagle3_tools.aot.amd.decode import Instruction, decode
 
 _DYNAMIC_SYMBOLS = 11
 _ARGUMENTS_ONLY = 8

@@ -1,12 +1,12 @@
 """Loads of one or two bytes a lane: each takes as long as one of sixteen."""
 
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.amd.flow import read_flow
-from pallas_kernels.aot.amd.machine_code import read_kernels
-from pallas_kernels.aot.amd.operations import goes_to_lds, is_load, memory_width
-from pallas_kernels.aot.amd.origins import origins
-from pallas_kernels.aot.target import NARROW
-from pallas_kernels.aot.triton_calls import TritonCall
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.amd.flow import read_flow
+from eagle3_tools.aot.amd.machine_code import read_kernels
+from eagle3_tools.aot.amd.operations import goes_to_lds, is_load, memory_width
+from eagle3_tools.aot.amd.origins import origins
+from eagle3_tools.aot.target import NARROW
+from eagle3_tools.aot.triton_calls import TritonCall
 
 
 def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:

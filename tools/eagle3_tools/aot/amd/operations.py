@@ -7,7 +7,7 @@ CDNA4, tables of operations a clock and compute unit (matrix rates).
 import re
 from math import prod
 
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 LANES, CLOCKS_OF_WAVE = 64, 4
 """A SIMD has 16 lanes: an instruction of a wave takes four clocks."""

@@ -6,9 +6,9 @@ A register holds a set of arguments: those whose addresses went into it. What is
 
 from collections.abc import Iterator, Mapping
 
-from pallas_kernels.aot.amd.decode import Instruction, Kind, Operand
-from pallas_kernels.aot.amd.flow import Flow
-from pallas_kernels.aot.amd.operations import is_load, scalar_width
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.flow import Flow
+from eagle3_tools.aot.amd.operations import is_load, scalar_width
 
 Register = tuple[str, int]
 Arguments = frozenset[int]

@@ -7,13 +7,13 @@ import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.amd.kept_files import kept_files, kernels_of
-from pallas_kernels.aot.amd.stubs import make_stubs
-from pallas_kernels.aot.target import Column, Target
-from pallas_kernels.aot.triton_calls import TritonCall
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.amd.kept_files import kept_files, kernels_of
+from eagle3_tools.aot.amd.stubs import make_stubs
+from eagle3_tools.aot.target import Column, Target
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
-from pallas_kernels.kernel_model.facts import KernelFacts
 
 MOST_VGPRS = 512
 # Figures of XLA's own target specs (mi350, mi300), but for the memory: that of MI355X and MI325X.
@@ -90,13 +90,13 @@ class AmdTarget(Target):
 
     def narrow_loads(self, kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
         """From the machine code, where the IR has such loads; needs the extra `machine-code`."""
-        from pallas_kernels.aot.amd.narrow_loads import narrow_loads
+        from eagle3_tools.aot.amd.narrow_loads import narrow_loads
 
         return narrow_loads(kernel, call)
 
     def facts(self, kernel: GpuKernel, call: TritonCall, arch: str) -> KernelFacts:
         """From the machine code; needs the extra `machine-code`."""
-        from pallas_kernels.aot.amd.facts import read_facts
+        from eagle3_tools.aot.amd.facts import read_facts
 
         return read_facts(kernel, call, arch)
 

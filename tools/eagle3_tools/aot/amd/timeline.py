@@ -9,15 +9,15 @@ and other waves are not in it.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pallas_kernels.aot.amd.decode import Instruction, Kind, Operand
-from pallas_kernels.aot.amd.operations import (
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.operations import (
     issue_clocks,
     matrix_clocks,
     memory_width,
     scalar_width,
     wait_limits,
 )
-from pallas_kernels.kernel_model.facts import Chain
+from eagle3_tools.kernel_model.facts import Chain
 
 CACHED = 1 / 3
 """Of memory's latency, a cache's."""

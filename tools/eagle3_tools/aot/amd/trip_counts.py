@@ -7,8 +7,8 @@ registers, is unknown, and so is a loop that such a value ends.
 import operator
 from collections.abc import Callable, Iterable
 
-from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
-from pallas_kernels.aot.amd.flow import Flow, Loop
+from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
+from eagle3_tools.aot.amd.flow import Flow, Loop
 
 _MOST_BLOCKS = 100_000
 _MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.aot.nvidia.ptx import SmKernel
-from pallas_kernels.aot.target import NARROW
-from pallas_kernels.aot.triton_calls import TritonCall
+from eagle3_tools.aot.nvidia.ptx import SmKernel
+from eagle3_tools.aot.target import NARROW
+from eagle3_tools.aot.triton_calls import TritonCall
 
 _REGISTER = re.compile(r"%rd?\d+")
 _PARAMETER = re.compile(r"ld\.param(?:::entry)?\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from pallas_kernels.aot.nvidia.accesses import Access, find_accesses, lines_of
-from pallas_kernels.aot.nvidia.ptx import THREADS_A_WARP, SmKernel
-from pallas_kernels.aot.triton_calls import TritonCall
-from pallas_kernels.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.aot.nvidia.accesses import Access, find_accesses, lines_of
+from eagle3_tools.aot.nvidia.ptx import THREADS_A_WARP, SmKernel
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 
 _LINE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)")
 _LABEL = re.compile(r"^\s*(\$\w+):")

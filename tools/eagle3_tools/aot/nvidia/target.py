@@ -9,14 +9,14 @@ from pathlib import Path
 import jax
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
-from pallas_kernels.aot.nvidia.accesses import narrow_loads
-from pallas_kernels.aot.nvidia.facts import read_facts
-from pallas_kernels.aot.nvidia.ptx import SmKernel, read_kernels
-from pallas_kernels.aot.nvidia.toolkit import assembled, make_toolkit
-from pallas_kernels.aot.target import Column, Target
-from pallas_kernels.aot.triton_calls import TritonCall
+from eagle3_tools.aot.nvidia.accesses import narrow_loads
+from eagle3_tools.aot.nvidia.facts import read_facts
+from eagle3_tools.aot.nvidia.ptx import SmKernel, read_kernels
+from eagle3_tools.aot.nvidia.toolkit import assembled, make_toolkit
+from eagle3_tools.aot.target import Column, Target
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
-from pallas_kernels.kernel_model.facts import KernelFacts
 
 MOST_SPILL_BYTES = 64
 """Of a thread: so many stay in the first-level cache; more would be felt."""

@@ -8,13 +8,18 @@ from typing import Any, Protocol
 
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.acceptance.judging import is_right
-from serve.bench.acceptance.seen_prompts import PromptMaker
-from serve.bench.acceptance.tasks import ChatMessage, Task
-from serve.bench.common.accept_length import OVERALL, AcceptCounts, AcceptRow, distinct_bigrams
-from serve.bench.common.drive import drive
-from serve.bench.load.counters import Counts, between, fetch_counts
-from serve.bench.load.http_client import Address, request
+from eagle3_tools.bench.acceptance.judging import is_right
+from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
+from eagle3_tools.bench.acceptance.tasks import ChatMessage, Task
+from eagle3_tools.bench.common.accept_length import (
+    OVERALL,
+    AcceptCounts,
+    AcceptRow,
+    distinct_bigrams,
+)
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.load.counters import Counts, between, fetch_counts
+from eagle3_tools.bench.load.http_client import Address, request
 from serve.engine.messages import EngineLike
 
 CHAT = "/v1/chat/completions"

@@ -6,7 +6,7 @@ from typing import Any
 from eagle3_jax.engine import EngineConfig, KVScales, Request
 from eagle3_jax.engine.kv.peaks import HEADROOM
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from serve.pair.loading import LoadedPair, build_engine, fit_length
 
 

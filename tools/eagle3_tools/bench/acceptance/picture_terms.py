@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from eagle3_jax.config.vision import VisionConfig
-from serve.bench.acceptance.tasks import Task
+from eagle3_tools.bench.acceptance.tasks import Task
 from serve.images.options import ImageOptions
 
 REFERENCE = (

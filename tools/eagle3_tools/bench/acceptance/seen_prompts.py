@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.text.tokenizer import Tokenizer
-from serve.bench.acceptance.tasks import ChatMessage
+from eagle3_tools.bench.acceptance.tasks import ChatMessage
 from serve.images.placing import Prompt, place
 from serve.images.reader import ImageReader, NoImages
 from serve.openai.content import ImagePart, TextPart, read_content, sources_in

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serve.bench.acceptance.picture_questions import picture_message, read_entries
-from serve.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.acceptance.picture_questions import picture_message, read_entries
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
 
 ChatMessage = Mapping[str, Any]
 QUESTIONS = ("prompt", "question", "problem")

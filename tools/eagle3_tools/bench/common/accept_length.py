@@ -9,8 +9,8 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.drive import drive
-from serve.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, correct
 from serve.engine.messages import EngineLike
 from serve.pair.loading import LoadedPair, build_engine, fit_length

@@ -9,7 +9,7 @@ from typing import Any
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import TOKENIZER_ALONE
 from convert.hub.flags import source_of
-from serve.bench.common.conditions import Conditions
+from eagle3_tools.bench.common.conditions import Conditions
 from serve.demo import demo_dirs
 from serve.options.parallel import ONE_DEVICE
 from serve.options.sources import tokenizer_source

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.drive import drive
-from serve.bench.common.spread import Spread
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.spread import Spread
 from serve.pair.loading import LoadedPair
 
 MAX_TOKENS = 160

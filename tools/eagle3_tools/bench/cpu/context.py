@@ -14,9 +14,9 @@ import numpy as np
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.sequence import Sequence
-from serve.bench.common.spread import Spread
-from serve.bench.cpu.operations import SCOPES, Event, scopes_of
-from serve.bench.cpu.phases import ENDLESS
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.cpu.operations import SCOPES, Event, scopes_of
+from eagle3_tools.bench.cpu.phases import ENDLESS
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
 

@@ -12,7 +12,7 @@ import jax
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.models.kimi import KimiTarget
-from serve.bench.cpu.phases import PhaseChains
+from eagle3_tools.bench.cpu.phases import PhaseChains
 
 BETWEEN = "between operations"
 SCOPES = {

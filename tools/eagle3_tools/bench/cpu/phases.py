@@ -31,7 +31,7 @@ from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.round import verify_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState, SlotRows
-from serve.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
 """Greedy, and nothing but the context's end stops it."""

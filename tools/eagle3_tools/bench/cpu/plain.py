@@ -10,15 +10,15 @@ import numpy as np
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.drive import drive
-from serve.bench.common.spread import Spread
-from serve.bench.cpu.bandwidth import ReadBandwidth
-from serve.bench.cpu.byte_floor import ByteFloor, byte_floor
-from serve.bench.cpu.kimi_108m import random_prompts
-from serve.bench.cpu.operations import OperationTime, profile_steps
-from serve.bench.cpu.transformers_peer import TransformersPeer
-from serve.bench.equality.routing import mean_distinct_experts, router_scores
-from serve.bench.equality.ties import Difference, Scorer
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.byte_floor import ByteFloor, byte_floor
+from eagle3_tools.bench.cpu.kimi_108m import random_prompts
+from eagle3_tools.bench.cpu.operations import OperationTime, profile_steps
+from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer
+from eagle3_tools.bench.equality.routing import mean_distinct_experts, router_scores
+from eagle3_tools.bench.equality.ties import Difference, Scorer
 
 Generate = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
 

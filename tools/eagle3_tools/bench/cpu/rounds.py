@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from serve.bench.common.accept_length import AcceptRow
-from serve.bench.common.spread import Spread
-from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
-from serve.bench.cpu.phases import ENDLESS, PhaseChains
+from eagle3_tools.bench.common.accept_length import AcceptRow
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.cpu.answers import AnswerRun, AnswerSpeed
+from eagle3_tools.bench.cpu.phases import ENDLESS, PhaseChains
 from serve.pair.loading import LoadedPair
 
 CONTEXT = 512

@@ -15,7 +15,7 @@ from eagle3_jax.config.vision import PixelConfig, VisionConfig
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.item import ImageItem
 from eagle3_jax.vision.packing import pack
-from serve.bench.common.spread import Spread, in_turn
+from eagle3_tools.bench.common.spread import Spread, in_turn
 
 LAYERS = 4
 """Of the released 27: all blocks cost the same, and two copies of 27 need 3.3 GB."""

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels.aot.workers import Failure
-from serve.bench.doctor.findings import Finding, numbered
-from serve.bench.doctor.workers import Work, each
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.bench.doctor.findings import Finding, numbered
+from eagle3_tools.bench.doctor.workers import Work, each
 
 ELEMENTS = (7168, 64 * 7168, 1 << 22)
 """A row of Kimi-K2.5, a step's rows, and as much as large messages have: paths of libraries."""

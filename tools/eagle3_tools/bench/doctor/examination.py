@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_kernels.aot.workers import Failure
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.bench.doctor.all_reduce import check_all_reduces
+from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.kernels import check_kernels
+from eagle3_tools.bench.doctor.node import Look, Node, node_findings
+from eagle3_tools.bench.doctor.rounds import check_rounds
+from eagle3_tools.bench.doctor.served import Served
+from eagle3_tools.bench.doctor.speed import check_speed
+from eagle3_tools.bench.doctor.workers import Work, each
 from pallas_kernels.self_check import CheckedCall
 from pallas_kernels.self_check.quick import compile_quickly
-from serve.bench.doctor.all_reduce import check_all_reduces
-from serve.bench.doctor.findings import Finding
-from serve.bench.doctor.kernels import check_kernels
-from serve.bench.doctor.node import Look, Node, node_findings
-from serve.bench.doctor.rounds import check_rounds
-from serve.bench.doctor.served import Served
-from serve.bench.doctor.speed import check_speed
-from serve.bench.doctor.workers import Work, each
 
 REHEARSED_BYTES = 64 << 20
 """Most arguments of a kernel that is interpreted."""

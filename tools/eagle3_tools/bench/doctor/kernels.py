@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.aot.workers import Failure
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.bench.doctor.findings import Finding, numbered
+from eagle3_tools.bench.doctor.served import assumed_gpu
+from eagle3_tools.bench.doctor.workers import Work, each
 from pallas_kernels.self_check import Call, CheckedCall, check_call
-from serve.bench.doctor.findings import Finding, numbered
-from serve.bench.doctor.served import assumed_gpu
-from serve.bench.doctor.workers import Work, each
 
 PROCESSES = 2
 """Compiling is most of the time, on one core; all of them share the devices."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from serve.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.findings import Finding
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "jax-rocm7-plugin", "jax-rocm7-pjrt")
 PACKAGES += ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")

@@ -11,13 +11,13 @@ from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.mesh import make_mesh
 from eagle3_jax.sampling.params import SamplingParams
-from pallas_kernels.aot.workers import Failure
-from serve.bench.common.drive import drive
-from serve.bench.common.held_out import held_out
-from serve.bench.doctor.findings import Finding
-from serve.bench.doctor.pair import heads_repeated, load_pair
-from serve.bench.doctor.workers import Work, each
-from serve.bench.equality.ties import Difference, Scorer, describe
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.pair import heads_repeated, load_pair
+from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
 from serve.demo import demo_target_dir
 
 SIZES = (1, 2, 4, 8)

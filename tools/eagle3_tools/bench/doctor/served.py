@@ -21,10 +21,10 @@ from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import check_units, make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_tools.bench.doctor.tower import tower_calls
+from eagle3_tools.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
 from pallas_kernels import gpu
 from pallas_kernels.self_check import Call, recorded_calls
-from serve.bench.doctor.tower import tower_calls
-from serve.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
 
 REHEARSED = "gfx950"
 """The GPU whose kernels are interpreted where there is none."""

@@ -8,9 +8,9 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.aot.workers import Failure
-from serve.bench.doctor.findings import Finding, numbered
-from serve.bench.doctor.workers import Work, each
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.bench.doctor.findings import Finding, numbered
+from eagle3_tools.bench.doctor.workers import Work, each
 
 ELEMENTS = 1 << 28
 RUNS = 5

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
-from pallas_kernels.aot.workers import run_each
+from eagle3_tools.aot.workers import run_each
 
 LEFT = 3
 """Exit status of a process whose device failed: what follows in it would fail for that reason."""

@@ -25,7 +25,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import filters_off
 from eagle3_jax.sampling.sampler import gumbel, process_logits
 from eagle3_jax.speculative.logit_controls import control_logits
-from serve.bench.equality.routing import router_margins, router_scores
+from eagle3_tools.bench.equality.routing import router_margins, router_scores
 
 SCORE_TOLERANCE = 1e-4
 CUT_TOLERANCE = 1e-4

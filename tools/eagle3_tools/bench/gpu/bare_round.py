@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.programs.program import ProgramKind, has_argmax
-from serve.bench.common.engine_programs import EnginePrograms, place
-from serve.bench.cpu.phases import ENDLESS
-from serve.bench.gpu.launched import Launched, launched_by
+from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.cpu.phases import ENDLESS
+from eagle3_tools.bench.gpu.launched import Launched, launched_by
 from serve.pair.loading import LoadedPair
 
 ROUNDS = 32

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from serve.bench.common.drive import drive
-from serve.bench.gpu.launched import Launched, launched_by
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.gpu.launched import Launched, launched_by
 from serve.pair.loading import LoadedPair
 
 

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from serve.bench.common.accept_length import AcceptCounts
-from serve.bench.load.http_client import Address, request
+from eagle3_tools.bench.common.accept_length import AcceptCounts
+from eagle3_tools.bench.load.http_client import Address, request
 
 PREFIX = "vllm:spec_decode_num_"
 SAMPLE = re.compile(rf"^{PREFIX}(\w+?)_total(?:\{{([^}}]*)\}})? (\S+)$", re.MULTILINE)

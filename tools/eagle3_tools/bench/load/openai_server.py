@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.bench.load.http_client import SHOWN, Address, Response, exchange
-from serve.bench.load.prompts import Prompt
-from serve.bench.load.workload import Endpoint
+from eagle3_tools.bench.load.http_client import SHOWN, Address, Response, exchange
+from eagle3_tools.bench.load.prompts import Prompt
+from eagle3_tools.bench.load.workload import Endpoint
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 SYNTHETIC = "synthetic_acceptance_length"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert.text.tokenizer import Tokenizer
-from serve.bench.load.lengths import Integers, draw_lengths, source
-from serve.bench.load.workload import Workload
+from eagle3_tools.bench.load.lengths import Integers, draw_lengths, source
+from eagle3_tools.bench.load.workload import Workload
 
 RETRIES = 10
 """Texts of random ids are read as fewer or more tokens; so often they are cut or filled up."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from serve.bench.load.http_client import Address, request
+from eagle3_tools.bench.load.http_client import Address, request
 
 
 async def first_model(address: Address) -> dict[str, Any]:

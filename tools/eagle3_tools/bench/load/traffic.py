@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serve.bench.load.openai_server import Outcome, Server
-from serve.bench.load.prompts import Prompt
+from eagle3_tools.bench.load.openai_server import Outcome, Server
+from eagle3_tools.bench.load.prompts import Prompt
 
 
 @dataclass(frozen=True)

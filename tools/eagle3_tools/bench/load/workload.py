@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from serve.bench.load.lengths import Sampling
+from eagle3_tools.bench.load.lengths import Sampling
 
 Endpoint = Literal["completions", "chat"]
 

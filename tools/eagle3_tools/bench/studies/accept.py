@@ -14,9 +14,9 @@ from rich.console import Console
 from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine.config import MM_DRAFT_EMBEDDINGS, EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
-from serve.bench.acceptance.kv_scales import measure_kv_scales
-from serve.bench.acceptance.picture_terms import (
+from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
+from eagle3_tools.bench.acceptance.picture_terms import (
     REFERENCE,
     WITHOUT_OPTIONS,
     WRITTEN,
@@ -24,15 +24,15 @@ from serve.bench.acceptance.picture_terms import (
     count_pictures,
     terms_here,
 )
-from serve.bench.acceptance.seen_prompts import PromptMaker
-from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
-from serve.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
-from serve.bench.common.command import finish, given_pair
-from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
-from serve.bench.common.held_out import held_out
-from serve.bench.load.http_client import Address
-from serve.bench.load.server_facts import first_model
+from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
+from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
+from eagle3_tools.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
+from eagle3_tools.bench.common.command import finish, given_pair
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.load.http_client import Address
+from eagle3_tools.bench.load.server_facts import first_model
 from serve.chat_setup import set_up_images
 from serve.demo import demo_target_dir
 from serve.images.options import ImageOptions

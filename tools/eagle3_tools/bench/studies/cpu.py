@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from eagle3_jax.engine.config import EngineConfig
-from serve.bench.common.accept_length import AcceptRow, accept_table
-from serve.bench.common.command import finish, given_pair, target_directory
-from serve.bench.common.conditions import allowed_cores, conditions, move_host, pin
-from serve.bench.common.flags import add_pair_flags, add_shared
-from serve.bench.common.held_out import held_out
-from serve.bench.cpu.bandwidth import ReadBandwidth
-from serve.bench.cpu.context import ContextResult, compare_contexts
-from serve.bench.cpu.kimi_108m import random_target
-from serve.bench.cpu.load import LoadResult, measure_load, print_load
-from serve.bench.cpu.plain import PlainResult, StepTimes, compare_plain
-from serve.bench.cpu.rounds import RoundResult, compare_rounds
-from serve.bench.cpu.tower import TowerResult, compare_towers
-from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
-from serve.bench.studies.equal import describe
+from eagle3_tools.bench.common.accept_length import AcceptRow, accept_table
+from eagle3_tools.bench.common.command import finish, given_pair, target_directory
+from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
+from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
+from eagle3_tools.bench.cpu.kimi_108m import random_target
+from eagle3_tools.bench.cpu.load import LoadResult, measure_load, print_load
+from eagle3_tools.bench.cpu.plain import PlainResult, StepTimes, compare_plain
+from eagle3_tools.bench.cpu.rounds import RoundResult, compare_rounds
+from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
+from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
+from eagle3_tools.bench.studies.equal import describe
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Say
 from serve.text_table import text_table

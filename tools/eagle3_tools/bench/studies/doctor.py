@@ -19,10 +19,10 @@ from convert.hub.checkpoint import find_config
 from convert.hub.flags import add_hub_flags, source_of
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kernel_names import OPERATIONS
-from serve.bench.common.command import finite
-from serve.bench.common.flags import add_shared
-from serve.bench.doctor.findings import Finding
-from serve.bench.doctor.workers import Work, work
+from eagle3_tools.bench.common.command import finite
+from eagle3_tools.bench.common.flags import add_shared
+from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.workers import Work, work
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.engine import (
     add_cache_dtype_flag,
@@ -124,8 +124,8 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
     report. Raises ValueError where the machine or the model's files are of no use."""
     # The processes of several looks share the devices.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from serve.bench.doctor.examination import Examination, Examined
-    from serve.bench.doctor.served import Served
+    from eagle3_tools.bench.doctor.examination import Examination, Examined
+    from eagle3_tools.bench.doctor.served import Served
 
     model, draft = flags.model, flags.draft
     if flags.demo:

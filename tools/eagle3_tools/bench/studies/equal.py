@@ -2,8 +2,7 @@
 
 All prompts run under all sampling settings through one engine per case. Outside exact mode every
 answer is compared with plain decoding one sequence at a time, and a difference must be a tie
-(serve.bench.equality.ties). In exact mode speculative and plain answers of one bucket and k must
-be equal.
+(`equality/ties.py`). In exact mode speculative and plain answers of one bucket and k must be equal.
 """
 
 import argparse
@@ -15,13 +14,13 @@ from rich.console import Console
 
 from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.command import finish, given_pair
-from serve.bench.common.conditions import conditions
-from serve.bench.common.drive import drive
-from serve.bench.common.flags import add_pair_flags, add_shared
-from serve.bench.common.held_out import held_out
-from serve.bench.equality.cases import Case, Group, full_plan, quick_plan
-from serve.bench.equality.ties import Difference, Scorer, describe
+from eagle3_tools.bench.common.command import finish, given_pair
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.equality.cases import Case, Group, full_plan, quick_plan
+from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
 from serve.options.parallel import add_parallel_flags, say_interleaving
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import say_on_stderr

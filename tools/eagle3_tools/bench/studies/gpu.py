@@ -1,8 +1,8 @@
 """The embedded pair on the GPU that is there: its round, its serving loop, and its tokens.
 
 Each part runs in a process of its own and is a JSON line as it ends; then the CPU answers the same
-requests, and tokens that differ must be a tie (serve.bench.equality.ties). A round must launch
-nothing but its program. `--dry-run` goes through it on a CPU; its times mean nothing.
+requests, and tokens that differ must be a tie (`equality/ties.py`). A round must launch nothing
+but its program. `--dry-run` goes through it on a CPU; its times mean nothing.
 """
 
 import argparse
@@ -15,16 +15,14 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from pallas_kernels.aot.workers import Failure, run_each
-from pallas_kernels.bench.carry import THERE, carry
-from pallas_kernels.bench.record import Record
-from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import add_shared, check_flags, use_embedded_pair
-from serve.bench.equality.ties import Difference, Scorer, describe
-from serve.bench.gpu.bare_round import BareRound
-from serve.bench.gpu.launched import Launched
-from serve.bench.gpu.serving_loop import ServingLoop
-from serve.bench.gpu.worker import (
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import add_shared, check_flags, use_embedded_pair
+from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
+from eagle3_tools.bench.gpu.bare_round import BareRound
+from eagle3_tools.bench.gpu.launched import Launched
+from eagle3_tools.bench.gpu.serving_loop import ServingLoop
+from eagle3_tools.bench.gpu.worker import (
     NO_GPU,
     Work,
     embedded_pair,
@@ -33,13 +31,15 @@ from serve.bench.gpu.worker import (
     use_full_precision,
     work,
 )
+from eagle3_tools.kernel_bench.carry import THERE, carry
+from eagle3_tools.kernel_bench.record import Record
 from serve.pair.loading import LoadedPair
 
-PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve")
+PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
 NOT_CARRIED = (*THERE, "flax", "orbax-checkpoint", "tokenizers")
 """A machine that trains has them: its flax fits its JAX, and the last two are large."""
 PARTS = "round", "loop"
-MODULES = ("serve.bench.cli", "serve.bench.studies.gpu")
+MODULES = ("eagle3_tools.bench.cli", "eagle3_tools.bench.studies.gpu")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def _check(flags: argparse.Namespace) -> None:
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Measures and compares; status 1 where a token or a launch is wrong, 2 without a GPU."""
     if flags.carry:
-        carried = carry(Path(flags.carry), "serve.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
+        carried = carry(Path(flags.carry), "eagle3_tools.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
         console.print("\n".join(carried.lines()), markup=False, soft_wrap=True)
         return 0
     use_full_precision(dry_run=flags.dry_run)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve.bench.common.flags import use_embedded_pair
-from serve.bench.studies.sweep import print_result
+from eagle3_tools.bench.common.flags import use_embedded_pair
+from eagle3_tools.bench.studies.sweep import print_result
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Writes the page and prints the tables of `eagle3-bench sweep`; ImportError without the extra
     `plot`."""
-    from serve.bench.sweep.report import read_results, write_report
+    from eagle3_tools.bench.sweep.report import read_results, write_report
 
     results = read_results(flags.results)
     page = write_report(results, Path(flags.output or flags.results[0]))

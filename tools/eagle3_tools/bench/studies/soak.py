@@ -17,12 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
-from serve.bench.common.command import finish
-from serve.bench.common.conditions import conditions, memory_mib
-from serve.bench.common.flags import add_shared, use_embedded_pair
-from serve.bench.common.held_out import user_prompts
-from serve.bench.load.http_client import Address, exchange, request
-from serve.bench.load.server_process import metric, serving
+from eagle3_tools.bench.common.command import finish
+from eagle3_tools.bench.common.conditions import conditions, memory_mib
+from eagle3_tools.bench.common.flags import add_shared, use_embedded_pair
+from eagle3_tools.bench.common.held_out import user_prompts
+from eagle3_tools.bench.load.http_client import Address, exchange, request
+from eagle3_tools.bench.load.server_process import metric, serving
 from serve.pair.notices import Say
 
 REQUEST_TIMEOUT_S = 120.0

@@ -10,17 +10,24 @@ from rich.console import Console
 from rich.table import Table
 
 from convert.command_line.stopping import status_of
-from serve.bench.common.conditions import conditions
-from serve.bench.common.flags import check_demo
-from serve.bench.load.lengths import SAMPLINGS, USUAL_RATIO
-from serve.bench.load.server_process import serving
-from serve.bench.load.workload import Workload
-from serve.bench.sweep.configurations import Configuration
-from serve.bench.sweep.measure import find_subject, measure
-from serve.bench.sweep.plan import SweepPlan
-from serve.bench.sweep.progress import SweepProgress
-from serve.bench.sweep.rows import rows_of
-from serve.bench.sweep.tables import SPEED, SPOKEN, SYNTHETIC, place, speed_cells, spoken_cells
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import check_demo
+from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO
+from eagle3_tools.bench.load.server_process import serving
+from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.sweep.configurations import Configuration
+from eagle3_tools.bench.sweep.measure import find_subject, measure
+from eagle3_tools.bench.sweep.plan import SweepPlan
+from eagle3_tools.bench.sweep.progress import SweepProgress
+from eagle3_tools.bench.sweep.rows import rows_of
+from eagle3_tools.bench.sweep.tables import (
+    SPEED,
+    SPOKEN,
+    SYNTHETIC,
+    place,
+    speed_cells,
+    spoken_cells,
+)
 from serve.text_table import text_table
 
 READY_TIMEOUT_S = 3600.0

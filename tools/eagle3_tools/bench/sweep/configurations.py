@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve.bench.sweep.plan import SLACK_TOKENS, SweepPlan
+from eagle3_tools.bench.sweep.plan import SLACK_TOKENS, SweepPlan
 
 GOLDEN = {1: 1.83, 2: 2.43, 3: 2.88, 4: 3.24, 5: 3.46, 6: 3.62, 7: 3.71, 8: 3.77}
 """Accept length by k that InferenceX found for Kimi-K2.5 with EAGLE-3 on real tasks, thinking on

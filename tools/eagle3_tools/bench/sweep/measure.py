@@ -8,17 +8,17 @@ from typing import Any
 
 from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.replace_file import replaced
-from serve.bench.common.conditions import Conditions, conditions
-from serve.bench.load.counters import between, fetch_counts
-from serve.bench.load.http_client import Address
-from serve.bench.load.openai_server import Server
-from serve.bench.load.prompts import make_prompts
-from serve.bench.load.server_facts import first_model, version
-from serve.bench.load.traffic import send, warm_up
-from serve.bench.load.workload import Endpoint
-from serve.bench.sweep.plan import SweepPlan
-from serve.bench.sweep.progress import SweepProgress
-from serve.bench.sweep.result import Point, point_of, result_json
+from eagle3_tools.bench.common.conditions import Conditions, conditions
+from eagle3_tools.bench.load.counters import between, fetch_counts
+from eagle3_tools.bench.load.http_client import Address
+from eagle3_tools.bench.load.openai_server import Server
+from eagle3_tools.bench.load.prompts import make_prompts
+from eagle3_tools.bench.load.server_facts import first_model, version
+from eagle3_tools.bench.load.traffic import send, warm_up
+from eagle3_tools.bench.load.workload import Endpoint
+from eagle3_tools.bench.sweep.plan import SweepPlan
+from eagle3_tools.bench.sweep.progress import SweepProgress
+from eagle3_tools.bench.sweep.result import Point, point_of, result_json
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve.bench.load.lengths import length_range
-from serve.bench.load.workload import Endpoint, Workload
+from eagle3_tools.bench.load.lengths import length_range
+from eagle3_tools.bench.load.workload import Endpoint, Workload
 
 SLACK_TOKENS = 16
 """Beyond the longest prompt and answer: a few texts are read as some tokens more."""

@@ -11,7 +11,7 @@ import matplotlib
 import matplotlib.ticker
 from matplotlib.figure import Figure
 
-from serve.bench.sweep.rows import Row
+from eagle3_tools.bench.sweep.rows import Row
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's, which everybody can distinguish."""

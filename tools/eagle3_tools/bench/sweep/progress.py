@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from serve.bench.load.openai_server import Outcome
-from serve.bench.sweep.result import Point
+from eagle3_tools.bench.load.openai_server import Outcome
+from eagle3_tools.bench.sweep.result import Point
 
 
 class SweepProgress:

@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from serve.bench.sweep.plots import figures, inline_svg, save
-from serve.bench.sweep.rows import Row, rows_of
-from serve.bench.sweep.tables import (
+from eagle3_tools.bench.sweep.plots import figures, inline_svg, save
+from eagle3_tools.bench.sweep.rows import Row, rows_of
+from eagle3_tools.bench.sweep.tables import (
     SPEED,
     SPOKEN,
     SYNTHETIC,

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from serve.bench.common.accept_length import AcceptCounts, distinct_bigrams
-from serve.bench.common.conditions import Conditions
-from serve.bench.load.openai_server import Outcome
-from serve.bench.load.prompts import Prompt
-from serve.bench.load.traffic import Traffic
-from serve.bench.load.workload import Workload
+from eagle3_tools.bench.common.accept_length import AcceptCounts, distinct_bigrams
+from eagle3_tools.bench.common.conditions import Conditions
+from eagle3_tools.bench.load.openai_server import Outcome
+from eagle3_tools.bench.load.prompts import Prompt
+from eagle3_tools.bench.load.traffic import Traffic
+from eagle3_tools.bench.load.workload import Workload
 
 Encode = Callable[[str], Sequence[int]]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from serve.bench.common.spread import Spread
+from eagle3_tools.bench.common.spread import Spread
 
 Result = Mapping[str, Any]
 TIMES = ("ttft", "tpot", "e2el")

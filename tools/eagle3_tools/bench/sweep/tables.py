@@ -1,6 +1,6 @@
 """The columns of a sweep's tables, in a terminal and on a page."""
 
-from serve.bench.sweep.rows import Row
+from eagle3_tools.bench.sweep.rows import Row
 
 SPEED = ("output_tput_per_gpu", "tput_per_gpu", "TTFT ms", "TPOT ms", "E2EL ms", "seeds", "failed")
 SPOKEN = ("accept length", "accepted by position", "distinct bigrams")

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from pallas_kernels.bench.peers.products import tensor
+from eagle3_tools.kernel_bench.peers.products import tensor
 from pallas_kernels.mla_decode.cases import SCALE
 
 Arguments = tuple[Any, ...]

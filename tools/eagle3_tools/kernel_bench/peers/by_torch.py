@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from pallas_kernels import gpu
-from pallas_kernels.bench.measure import FLEX
-from pallas_kernels.bench.peers.attention import flash_mla, flex_attention, two_products
-from pallas_kernels.bench.peers.products import (
+from eagle3_tools.kernel_bench.measure import FLEX
+from eagle3_tools.kernel_bench.peers.attention import flash_mla, flex_attention, two_products
+from eagle3_tools.kernel_bench.peers.products import (
     argmax,
     grouped,
     grouped_unsorted,
@@ -19,7 +18,8 @@ from pallas_kernels.bench.peers.products import (
     scaled,
     scaled_unquantised,
 )
-from pallas_kernels.bench.timing import Spread, sampled
+from eagle3_tools.kernel_bench.timing import Spread, sampled
+from pallas_kernels import gpu
 from pallas_kernels.quantized import QuantizedArray
 
 Arguments = tuple[Any, ...]

@@ -20,9 +20,9 @@ from eagle3_jax.mesh import DATA, place, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+from eagle3_tools.aot import Program, compile_program
+from eagle3_tools.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
 from pallas_kernels import gpu
-from pallas_kernels.aot import Program, compile_program
-from serve.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
 
 AUX_LAYER_IDS = (0, 1, 2)
 """The inputs of the first three layers: the draft takes nothing from any further one."""

@@ -18,7 +18,9 @@ def read_flags(
         limit_s: Default of `--limit`.
         argv: None for those of the process.
     """
-    parser = OneLineParser(prog=f"python -m serve.plan.compile.{name}", description=description)
+    parser = OneLineParser(
+        prog=f"python -m eagle3_tools.plan.compile.{name}", description=description
+    )
     parser.add_argument("folder", type=directory)
     parser.add_argument(
         "--limit", type=seconds, default=limit_s, metavar="S", help="for one program"

@@ -18,16 +18,16 @@ from jax.sharding import Mesh
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.compile import devices
-from pallas_kernels.aot.launches import Launch, count, launches
-from serve.plan.compile.compiled_round import AbstractRound, abstract_round
-from serve.plan.compile.full_size_problems import full_size_problems, launch_problems
-from serve.plan.compile.layer_launches import launches_of_layers
-from serve.plan.data.gpus import GPUS
-from serve.plan.model.memory import Memory
-from serve.plan.options import PlanOptions
-from serve.plan.planner import AbstractPair, engine_config, make_plan, read_pair
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.compile import devices
+from eagle3_tools.aot.launches import Launch, count, launches
+from eagle3_tools.plan.compile.compiled_round import AbstractRound, abstract_round
+from eagle3_tools.plan.compile.full_size_problems import full_size_problems, launch_problems
+from eagle3_tools.plan.compile.layer_launches import launches_of_layers
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model.memory import Memory
+from eagle3_tools.plan.options import PlanOptions
+from eagle3_tools.plan.planner import AbstractPair, engine_config, make_plan, read_pair
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.full_size_pairs FOLDER: published pairs at full size.
+"""python -m eagle3_tools.plan.compile.full_size_pairs FOLDER: published pairs at full size.
 
 FOLDER has their config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
 binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.flags import read_flags
-from serve.plan.compile.full_size_table import LIMIT_S, compile_full_size, print_full_size
-from serve.plan.options import PlanOptions, build_parser, read_options
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.flags import read_flags
+from eagle3_tools.plan.compile.full_size_table import LIMIT_S, compile_full_size, print_full_size
+from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
 
 PAIRS = (
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-fp8", "--arch=gfx950 -tp=4", (3, 6)),

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from eagle3_jax.layers.mla import MLAttention
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.expectations import MIB, copy_problems, kernel_problems
+from eagle3_tools.plan.compile.compiled_round import CompiledRound
+from eagle3_tools.plan.compile.layer_launches import GOAL
+from eagle3_tools.plan.options import PlanOptions
+from eagle3_tools.plan.planner import AbstractPair
 from pallas_kernels.mla_share.layout import MASS
-from serve.plan.compile.compiled_round import CompiledRound
-from serve.plan.compile.layer_launches import GOAL
-from serve.plan.options import PlanOptions
-from serve.plan.planner import AbstractPair
 
 MOST_TEMPORARY_BYTES = 2 << 30
 MOST_BESIDE_PLAN = 0.01

@@ -7,10 +7,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
-from pallas_kernels.aot.collectives import Collective
-from pallas_kernels.aot.workers import Failure, run_each
-from serve.plan.compile.full_size import FullSizeReport, report_full_size
-from serve.plan.options import PlanOptions
+from eagle3_tools.aot.collectives import Collective
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.plan.compile.full_size import FullSizeReport, report_full_size
+from eagle3_tools.plan.options import PlanOptions
 
 GIB, MIB = 1 << 30, 1 << 20
 LIMIT_S = 1200.0

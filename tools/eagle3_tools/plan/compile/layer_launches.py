@@ -5,14 +5,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_kernels.aot.expectations import (
+from eagle3_tools.aot.expectations import (
     copy_problems,
     kernel_problems,
     logits_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.launches import Launch, count, launches
-from serve.plan.compile.compiled_round import RoundShape, compile_few_layers
+from eagle3_tools.aot.launches import Launch, count, launches
+from eagle3_tools.plan.compile.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
 """Launches of one MoE layer, collectives not counted; a naive program has about 24."""

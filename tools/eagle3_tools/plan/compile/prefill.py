@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.prefill FOLDER: the prefill of published pairs at full size.
+"""python -m eagle3_tools.plan.compile.prefill FOLDER: the prefill of published pairs at full size.
 
 For contexts of 262,144 tokens, divided among devices and not: what a chunk of a prompt needs beside
 weights and pools must not grow with the context. FOLDER has config.json files
@@ -17,17 +17,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.expectations import MIB, kernel_problems
-from pallas_kernels.aot.workers import Failure, run_each
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.flags import read_flags
-from serve.plan.compile.full_size import full_size_prefill, refusals
-from serve.plan.compile.full_size_problems import MOST_TEMPORARY_BYTES
-from serve.plan.compile.full_size_table import LIMIT_S, failed, name_of
-from serve.plan.options import PlanOptions, build_parser, read_options
-from serve.plan.planner import make_plan, read_pair
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.expectations import MIB, kernel_problems
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.flags import read_flags
+from eagle3_tools.plan.compile.full_size import full_size_prefill, refusals
+from eagle3_tools.plan.compile.full_size_problems import MOST_TEMPORARY_BYTES
+from eagle3_tools.plan.compile.full_size_table import LIMIT_S, failed, name_of
+from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
+from eagle3_tools.plan.planner import make_plan, read_pair
 
 CHUNK = 2048
 """Tokens: enough for keys and values to be made of latents, few beside the context."""

@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.replicas FOLDER: data parallel attention at full size.
+"""python -m eagle3_tools.plan.compile.replicas FOLDER: data parallel attention at full size.
 
 A round and a prefill of Kimi-K2.5 on eight replicas of one device, compiled: what replicas tell
 each other is routed experts' rows and what the host reads, and nothing of a pool is copied. FOLDER
@@ -21,20 +21,20 @@ from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.moe import MOST_ROWS, MoE
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.target import Target
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.compile import devices
-from pallas_kernels.aot.expectations import MIB, kernel_problems
-from pallas_kernels.aot.launches import launches
-from pallas_kernels.aot.workers import Failure, run_each
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.compiled_round import CompiledRound, abstract_round
-from serve.plan.compile.flags import read_flags
-from serve.plan.compile.full_size import launches_per_layer, refusals
-from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN, MOST_TEMPORARY_BYTES
-from serve.plan.compile.full_size_table import LIMIT_S, failed
-from serve.plan.data.gpus import GPUS
-from serve.plan.options import build_parser, read_options
-from serve.plan.planner import engine_config, make_plan, read_pair
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.compile import devices
+from eagle3_tools.aot.expectations import MIB, kernel_problems
+from eagle3_tools.aot.launches import launches
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.compiled_round import CompiledRound, abstract_round
+from eagle3_tools.plan.compile.flags import read_flags
+from eagle3_tools.plan.compile.full_size import launches_per_layer, refusals
+from eagle3_tools.plan.compile.full_size_problems import MOST_BESIDE_PLAN, MOST_TEMPORARY_BYTES
+from eagle3_tools.plan.compile.full_size_table import LIMIT_S, failed
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.options import build_parser, read_options
+from eagle3_tools.plan.planner import engine_config, make_plan, read_pair
 
 REPLICAS, CHUNK = 8, 2048
 PAIR = "kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla"

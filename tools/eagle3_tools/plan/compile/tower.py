@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.tower CONFIG: the vision tower at full size through XLA's compilers.
+"""python -m eagle3_tools.plan.compile.tower CONFIG: the vision tower at full size, compiled.
 
 CONFIG is the config.json of a target that takes images. Needs the extra `rocm`, gcc and binutils,
 or `cuda-check`; no GPU. Exit status 1 where a program does not compile, or not as it must.
@@ -25,17 +25,17 @@ from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.layers.patch_positions import Places
 from eagle3_jax.vision.packing import bucket_of, largest_bucket
-from pallas_kernels.aot import Program, compile_program
-from pallas_kernels.aot.expectations import MIB, copy_problems, kernel_problems
-from pallas_kernels.aot.launches import count, launches
-from pallas_kernels.aot.targets import target_of
-from pallas_kernels.aot.workers import Failure, run_each
+from eagle3_tools.aot import Program, compile_program
+from eagle3_tools.aot.expectations import MIB, copy_problems, kernel_problems
+from eagle3_tools.aot.launches import count, launches
+from eagle3_tools.aot.targets import target_of
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.full_size import refusals
+from eagle3_tools.plan.compile.full_size_problems import MOST_BESIDE_PLAN
+from eagle3_tools.plan.model.memory import encoding_bytes
+from eagle3_tools.plan.model.weights import model_bytes
 from pallas_kernels.case import AMD, ARCHS
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.full_size import refusals
-from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN
-from serve.plan.model.memory import encoding_bytes
-from serve.plan.model.weights import model_bytes
 
 MOST_LAUNCHES = 8
 """Of a block on AMD GPUs: two norms, four products with their biases, q, k and v by heads, and
@@ -72,7 +72,7 @@ class TowerReport:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    parser = OneLineParser(prog="python -m serve.plan.compile.tower", description=__doc__)
+    parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
     flags = parser.parse_args(argv)

@@ -6,11 +6,15 @@ from math import prod
 import jax
 
 from eagle3_jax.training.lesson import GPU_BLOCK
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.expectations import copy_problems, kernel_problems
-from serve.plan.compile.full_size_problems import MOST_BESIDE_PLAN, MOST_TOLD_BYTES, SUMS_A_LAYER
-from serve.plan.training.model import Part, TrainingPlan
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.expectations import copy_problems, kernel_problems
+from eagle3_tools.plan.compile.full_size_problems import (
+    MOST_BESIDE_PLAN,
+    MOST_TOLD_BYTES,
+    SUMS_A_LAYER,
+)
+from eagle3_tools.plan.training.model import Part, TrainingPlan
 
 MOST_GAPS = 0.05
 """Share by which temporaries may exceed the plan's: between arrays the compiler leaves gaps."""

@@ -16,11 +16,11 @@ from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.placement import Placement, training_mesh, with_whole_embedding
+from eagle3_tools.plan.planner import AbstractPair
+from eagle3_tools.plan.training.model import Part
+from eagle3_tools.plan.training.options import TrainingOptions
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
-from serve.plan.planner import AbstractPair
-from serve.plan.training.model import Part
-from serve.plan.training.options import TrainingOptions
 
 EMBEDDING = "embed_tokens"
 """The target's, which a draft of a new shape shares and does not train."""

@@ -4,18 +4,18 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from pallas_kernels.aot import compile_program
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.compile import devices
-from pallas_kernels.aot.launches import count, launches
-from serve.plan.compile.compiled_round import device_parts, nbytes
-from serve.plan.compile.full_size import peak_bytes, refusals
-from serve.plan.compile.training_problems import training_problems
-from serve.plan.compile.training_programs import training_programs
-from serve.plan.data.gpus import GPUS
-from serve.plan.planner import read_pair
-from serve.plan.training.model import Part, TrainingPlan
-from serve.plan.training.options import TrainingOptions
+from eagle3_tools.aot import compile_program
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.compile import devices
+from eagle3_tools.aot.launches import count, launches
+from eagle3_tools.plan.compile.compiled_round import device_parts, nbytes
+from eagle3_tools.plan.compile.full_size import peak_bytes, refusals
+from eagle3_tools.plan.compile.training_problems import training_problems
+from eagle3_tools.plan.compile.training_programs import training_programs
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.planner import read_pair
+from eagle3_tools.plan.training.model import Part, TrainingPlan
+from eagle3_tools.plan.training.options import TrainingOptions
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""python -m serve.plan.compile.training_step FOLDER: a draft's training step at full size.
+"""python -m eagle3_tools.plan.compile.training_step FOLDER: a draft's training step at full size.
 
 FOLDER has published config.json files (tests/oracles/published). Both programs of a step, the
 target's pass over a packed row and the draft's update, are compiled for eight MI355X. Needs the
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pallas_kernels.aot.workers import run_each
-from serve.plan.cli import FILE_WIDTH
-from serve.plan.compile.flags import read_flags
-from serve.plan.compile.full_size_table import LIMIT_S
-from serve.plan.compile.training_report import Job, report_program
-from serve.plan.compile.training_table import print_steps
-from serve.plan.training.options import TrainingOptions, build_parser, read_options
+from eagle3_tools.aot.workers import run_each
+from eagle3_tools.plan.cli import FILE_WIDTH
+from eagle3_tools.plan.compile.flags import read_flags
+from eagle3_tools.plan.compile.full_size_table import LIMIT_S
+from eagle3_tools.plan.compile.training_report import Job, report_program
+from eagle3_tools.plan.compile.training_table import print_steps
+from eagle3_tools.plan.training.options import TrainingOptions, build_parser, read_options
 
 TARGETS = ("kimi-k2.5", "kimi-k2.5-mxfp4")
 DRAFTS = ("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla")

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 from convert.hub.source import Source
-from pallas_kernels.aot.workers import Failure
-from serve.plan.compile.full_size_table import GIB, traffic
-from serve.plan.compile.training_report import Job, StepReport
-from serve.plan.data.gpus import GPUS
-from serve.plan.training.table import PROGRAMS
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.plan.compile.full_size_table import GIB, traffic
+from eagle3_tools.plan.compile.training_report import Job, StepReport
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.training.table import PROGRAMS
 
 _HEADINGS = (
     *("arguments\nGiB", "of\nplan", "in\nplace", "tempora-\nries GiB", "of\nplan"),

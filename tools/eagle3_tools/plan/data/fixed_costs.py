@@ -8,7 +8,7 @@ to 4) are guesses.
 
 from dataclasses import dataclass
 
-from serve.plan.data.gpus import Gpu
+from eagle3_tools.plan.data.gpus import Gpu
 
 HOST_LAUNCH_S = 4e-6
 """What a host needs for one launch without command buffers."""

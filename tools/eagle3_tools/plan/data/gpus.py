@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from serve.plan.data.tuned import KernelKind, Tuned
+from eagle3_tools.plan.data.tuned import KernelKind, Tuned
 
 GIB = 1 << 30
 _MIB, _US = 1 << 20, 1e-6
@@ -37,7 +37,7 @@ class Gpu:
     @property
     def modelled(self) -> Mapping[KernelKind, Tuned]:
         """Of our own kernels, by the model of their compiled code."""
-        from serve.plan.data.modelled import modelled
+        from eagle3_tools.plan.data.modelled import modelled
 
         return modelled(self.arch)
 

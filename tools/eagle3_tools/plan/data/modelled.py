@@ -7,9 +7,9 @@ a + bytes / (e x HBM) is fitted to those of a kind, each point's error relative 
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from pallas_kernels.kernel_model.gpus import BY_ARCH, ModelGpu
-from pallas_kernels.kernel_model.record import CaseFacts, recorded
-from serve.plan.data.tuned import KernelKind, Tuned
+from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
+from eagle3_tools.kernel_model.record import CaseFacts, recorded
+from eagle3_tools.plan.data.tuned import KernelKind, Tuned
 
 OPERATIONS: Mapping[KernelKind, tuple[str, ...]] = {
     "gemm": ("joint_matmul", "gated_matmul", "fp8_matmul", "logits_argmax"),

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.data.gpus import Gpu
-from serve.plan.model.attention_work import ACTIVATION_BYTES, StepRows
-from serve.plan.model.divided_context import BOUND, DecodeLoad, DividedRound
-from serve.plan.model.draft_work import draft_shape, draft_work
-from serve.plan.model.kernels import Bound, Exchange, Kernel, Work, seconds_of_parts
-from serve.plan.model.memory import ITEMSIZE, Memory, kv_pools
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.split import target_parts
-from serve.plan.model.target_work import (
+from eagle3_tools.plan.data.gpus import Gpu
+from eagle3_tools.plan.model.attention_work import ACTIVATION_BYTES, StepRows
+from eagle3_tools.plan.model.divided_context import BOUND, DecodeLoad, DividedRound
+from eagle3_tools.plan.model.draft_work import draft_shape, draft_work
+from eagle3_tools.plan.model.kernels import Bound, Exchange, Kernel, Work, seconds_of_parts
+from eagle3_tools.plan.model.memory import ITEMSIZE, Memory, kv_pools
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.split import target_parts
+from eagle3_tools.plan.model.target_work import (
     SMALL_KERNELS,
     TargetShape,
     experts_work,
     product_work,
     target_shape,
 )
-from serve.plan.model.weights import ModelBytes, model_bytes
+from eagle3_tools.plan.model.weights import ModelBytes, model_bytes
 
 DIVIDED = "routed experts"
 """The part of the target that lies on one device each."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from serve.plan.model.divided_context import best_parts
-from serve.plan.planner import CapacityPlan
+from eagle3_tools.plan.model.divided_context import best_parts
+from eagle3_tools.plan.planner import CapacityPlan
 from serve.text_table import text_table
 
 PAYS = 1.2

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pallas_kernels.kernel_model.gpus import BY_ARCH
-from pallas_kernels.kernel_model.record import recorded
-from serve.plan.kernels.changes import FIGURES, case_changes, round_changes
+from eagle3_tools.kernel_model.gpus import BY_ARCH
+from eagle3_tools.kernel_model.record import recorded
+from eagle3_tools.plan.kernels.changes import FIGURES, case_changes, round_changes
 from serve.text_table import text_table
 
 _HEADINGS = {

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pallas_kernels.kernel_model.gpus import ModelGpu
-from pallas_kernels.kernel_model.record import CaseFacts, recorded
-from serve.plan.kernels.tables import all_rounds, round_name, widths_of
+from eagle3_tools.kernel_model.gpus import ModelGpu
+from eagle3_tools.kernel_model.record import CaseFacts, recorded
+from eagle3_tools.plan.kernels.tables import all_rounds, round_name, widths_of
 
 FIGURES = (
     *("launches", "in flight KiB", "loads B a lane", "registers", "LDS KiB"),

@@ -7,8 +7,8 @@ that streaming kernels reach, and for each launch the latencies at its begin and
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pallas_kernels.kernel_model.gpus import MI355X
-from serve.plan.model.target_work import distinct_experts
+from eagle3_tools.kernel_model.gpus import MI355X
+from eagle3_tools.plan.model.target_work import distinct_experts
 
 _LATENCIES = 2
 _TOKENS = (1, 4, 16, 64, 256)

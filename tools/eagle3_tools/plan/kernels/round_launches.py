@@ -1,7 +1,7 @@
 """What a round of Kimi-K2.5 launches on each device, as recorded cases and products of XLA's.
 
 61 layers, one of them dense; the multi-head draft in FP8 by token and channel; three drafts, 8,704
-slots of context. The kernels of a layer are those that `python -m serve.plan --list` shows.
+slots of context. The kernels of a layer are those that `python -m eagle3_tools.plan --list` shows.
 """
 
 from collections.abc import Iterator

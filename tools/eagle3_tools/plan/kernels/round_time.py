@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pallas_kernels.kernel_model.gpus import BY_ARCH, ModelGpu
-from pallas_kernels.kernel_model.record import CaseFacts
-from serve.plan.data.fixed_costs import Running
-from serve.plan.data.gpus import GPUS, Gpu
-from serve.plan.kernels.round_launches import Launches, RoundOf
+from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
+from eagle3_tools.kernel_model.record import CaseFacts
+from eagle3_tools.plan.data.fixed_costs import Running
+from eagle3_tools.plan.data.gpus import GPUS, Gpu
+from eagle3_tools.plan.kernels.round_launches import Launches, RoundOf
 
 OF_LIBRARY = 0.75
-"""Of HBM, that XLA's own products reach, as AITER's do (`serve.plan.data.gpus`)."""
+"""Of HBM, that XLA's own products reach, as AITER's do (`eagle3_tools.plan.data.gpus`)."""
 LIBRARY_LATENCIES = 2
 """That they wait for at their begin and end."""
 

@@ -7,14 +7,14 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from pallas_kernels.kernel_model.facts import KernelFacts
-from pallas_kernels.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, ModelGpu
-from pallas_kernels.kernel_model.record import FOLDER, CaseFacts, recorded
-from serve.plan.data.fixed_costs import Running
-from serve.plan.data.gpus import GPUS
-from serve.plan.kernels.peers import SOURCE, peers
-from serve.plan.kernels.round_launches import RoundOf, Scheme
-from serve.plan.kernels.round_time import RoundTime, round_time
+from eagle3_tools.kernel_model.facts import KernelFacts
+from eagle3_tools.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, ModelGpu
+from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded
+from eagle3_tools.plan.data.fixed_costs import Running
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.kernels.peers import SOURCE, peers
+from eagle3_tools.plan.kernels.round_launches import RoundOf, Scheme
+from eagle3_tools.plan.kernels.round_time import RoundTime, round_time
 from serve.text_table import text_table
 
 BATCHES, DEVICES = (16, 64), (4, 8)

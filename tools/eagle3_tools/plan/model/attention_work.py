@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
+from eagle3_tools.plan.model.kernels import Exchange, Kernel, Work
+from eagle3_tools.plan.model.products import Device, Product
 from pallas_kernels.mla_share.layout import MASS
-from serve.plan.model.kernels import Exchange, Kernel, Work
-from serve.plan.model.products import Device, Product
 
 ACTIVATION_BYTES = 2
 

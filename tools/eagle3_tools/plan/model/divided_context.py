@@ -4,11 +4,11 @@ and from which load on dividing them pays."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve.plan.model.draft_work import draft_work
-from serve.plan.model.kernels import seconds_of_parts
-from serve.plan.model.memory import ITEMSIZE, Memory
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import StepRows, target_work
+from eagle3_tools.plan.model.draft_work import draft_work
+from eagle3_tools.plan.model.kernels import seconds_of_parts
+from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import StepRows, target_work
 
 PARTS = (1, 2, 4, 8)
 """Neighbours that are compared, of those that divide the devices."""

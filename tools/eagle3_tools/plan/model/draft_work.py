@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from serve.plan.model.attention_work import (
+from eagle3_tools.plan.model.attention_work import (
     ACTIVATION_BYTES,
     AttentionCore,
     StepRows,
     attention_products,
 )
-from serve.plan.model.kernels import AllReduce, Kernel, Work
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.products import Device, Product
-from serve.plan.model.split import draft_parts
-from serve.plan.model.target_work import product_work
+from eagle3_tools.plan.model.kernels import AllReduce, Kernel, Work
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.products import Device, Product
+from eagle3_tools.plan.model.split import draft_parts
+from eagle3_tools.plan.model.target_work import product_work
 
 SMALL_KERNELS = 5
 """Of one pass: norms, rotation, cache. A guess."""

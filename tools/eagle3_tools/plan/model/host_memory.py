@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from serve.plan.data.gpus import HOST_LINK
-from serve.plan.model.divided_context import first_number
-from serve.plan.model.kernels import seconds
-from serve.plan.model.memory import ITEMSIZE, Pool
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import StepRows, target_work
+from eagle3_tools.plan.data.gpus import HOST_LINK
+from eagle3_tools.plan.model.divided_context import first_number
+from eagle3_tools.plan.model.kernels import seconds
+from eagle3_tools.plan.model.memory import ITEMSIZE, Pool
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import StepRows, target_work
 
 PREFIXES = (1024, 8192, 32_768, 100_000, 200_000)
 """Tokens of the prefixes that a plan shows, as far as the model has positions."""

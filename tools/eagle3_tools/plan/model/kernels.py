@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from serve.plan.data.gpus import Gpu
-from serve.plan.data.tuned import KernelKind
+from eagle3_tools.plan.data.gpus import Gpu
+from eagle3_tools.plan.data.tuned import KernelKind
 
 Bound = Literal["datasheet", "tuned"]
 """datasheet: bytes and FLOP at the rates of the datasheet, launches free. tuned: the best kernels

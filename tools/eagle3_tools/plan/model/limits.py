@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from serve.plan.model.memory import ITEMSIZE, Memory
+from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
 
 INT32 = 1 << 31
 WIDE = "64-bit offsets in kernels beyond"

@@ -15,11 +15,11 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.packing import largest_bucket
+from eagle3_tools.plan.data.gpus import GIB, Gpu
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.split import draft_parts, target_parts
+from eagle3_tools.plan.model.weights import ModelBytes, model_bytes
 from pallas_kernels.item_attention.pallas import PIECE
-from serve.plan.data.gpus import GIB, Gpu
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.split import draft_parts, target_parts
-from serve.plan.model.weights import ModelBytes, model_bytes
 
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""

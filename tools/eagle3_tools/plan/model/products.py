@@ -8,7 +8,7 @@ from flax import nnx
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.moe import Experts
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.model.split import Parts, device_shape
+from eagle3_tools.plan.model.split import Parts, device_shape
 
 Weight = nnx.Variable | QuantizedKernel
 

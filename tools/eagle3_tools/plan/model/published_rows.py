@@ -9,14 +9,14 @@ from convert.from_config import draft_from_config, target_from_config
 from convert.models.config_json import draft_to_hf
 from convert.models.targets import target_files
 from eagle3_jax.config import DraftConfig, TargetConfig
-from serve.plan.data import kimi_k25, minimax_m25
-from serve.plan.data.gpus import MI325X, MI355X, Gpu
-from serve.plan.model.attention_work import StepRows
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.kernels import BOUNDS, Bound
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import target_shape
+from eagle3_tools.plan.data import kimi_k25, minimax_m25
+from eagle3_tools.plan.data.gpus import MI325X, MI355X, Gpu
+from eagle3_tools.plan.model.attention_work import StepRows
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.kernels import BOUNDS, Bound
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import target_shape
 
 BF16 = "bfloat16"
 

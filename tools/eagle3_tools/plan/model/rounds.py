@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve.plan.data.gpus import Gpu
-from serve.plan.model.acceptance import ACCEPT_LENGTHS
-from serve.plan.model.draft_work import DraftShape, draft_work
-from serve.plan.model.kernels import Bound, seconds
-from serve.plan.model.target_work import StepRows, TargetShape, distinct_experts, target_work
+from eagle3_tools.plan.data.gpus import Gpu
+from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS
+from eagle3_tools.plan.model.draft_work import DraftShape, draft_work
+from eagle3_tools.plan.model.kernels import Bound, seconds
+from eagle3_tools.plan.model.target_work import StepRows, TargetShape, distinct_experts, target_work
 
 
 @dataclass(frozen=True)

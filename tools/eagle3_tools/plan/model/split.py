@@ -10,7 +10,7 @@ from flax import nnx
 from eagle3_jax.mesh import DATA, EXPERT, RULES, TENSOR, UNIT_NAMES, divides, parameter_axes
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.plan.model.parallel import MOST_DEVICES, Parallelism
+from eagle3_tools.plan.model.parallel import MOST_DEVICES, Parallelism
 
 Parts = Mapping[str, int]
 """Mesh axis -> devices along it."""

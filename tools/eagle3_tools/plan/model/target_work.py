@@ -8,16 +8,16 @@ from statistics import NormalDist
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer, Target
-from serve.plan.model.attention_work import (
+from eagle3_tools.plan.model.attention_work import (
     ACTIVATION_BYTES,
     AttentionCore,
     StepRows,
     attention_products,
 )
-from serve.plan.model.kernels import AllReduce, Kernel, Work
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.products import Device, Product
-from serve.plan.model.split import target_parts
+from eagle3_tools.plan.model.kernels import AllReduce, Kernel, Work
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.products import Device, Product
+from eagle3_tools.plan.model.split import target_parts
 
 FLOAT32_BYTES = 4
 SMALL_KERNELS = 6

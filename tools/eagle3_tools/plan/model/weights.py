@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flax import nnx
 
 from convert.fill import named_variables
-from serve.plan.model.split import WHOLE, Parts, device_shape
+from eagle3_tools.plan.model.split import WHOLE, Parts, device_shape
 
 
 @dataclass(frozen=True)

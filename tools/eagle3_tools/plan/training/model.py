@@ -12,18 +12,18 @@ from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.training.lesson import GPU_BLOCK
 from eagle3_jax.training.unroll import QUERY_BLOCK
-from serve.plan.data.gpus import GPUS
-from serve.plan.model.attention_work import StepRows
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.kernels import AllReduce, Bound, Kernel, Work, seconds
-from serve.plan.model.memory import ITEMSIZE, Pool, kv_pools
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.split import check_divides, draft_parts, target_parts
-from serve.plan.model.target_work import product_work, target_shape
-from serve.plan.model.target_work import target_work as one_pass
-from serve.plan.model.weights import ModelBytes, model_bytes
-from serve.plan.planner import AbstractPair
-from serve.plan.training.options import TrainingOptions
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model.attention_work import StepRows
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.kernels import AllReduce, Bound, Kernel, Work, seconds
+from eagle3_tools.plan.model.memory import ITEMSIZE, Pool, kv_pools
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.split import check_divides, draft_parts, target_parts
+from eagle3_tools.plan.model.target_work import product_work, target_shape
+from eagle3_tools.plan.model.target_work import target_work as one_pass
+from eagle3_tools.plan.model.weights import ModelBytes, model_bytes
+from eagle3_tools.plan.planner import AbstractPair
+from eagle3_tools.plan.training.options import TrainingOptions
 
 Part = Literal["features", "update"]
 PARTS: tuple[Part, ...] = ("features", "update")

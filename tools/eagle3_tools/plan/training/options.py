@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.hub.flags import add_hub_flags, source_of
-from serve.plan.data.gpus import GPUS
-from serve.plan.model.parallel import Parallelism
-from serve.plan.options import PlanOptions
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.options import PlanOptions
 
 PROG = "eagle3-plan train"
 TOKENS = 6e9

@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.table import Table
 
-from serve.plan.data.gpus import GIB, GPUS
-from serve.plan.model.kernels import BOUNDS
-from serve.plan.training.model import TORCHSPEC_HOURS, Part, TrainingPlan
-from serve.plan.training.options import TOKENS
+from eagle3_tools.plan.data.gpus import GIB, GPUS
+from eagle3_tools.plan.model.kernels import BOUNDS
+from eagle3_tools.plan.training.model import TORCHSPEC_HOURS, Part, TrainingPlan
+from eagle3_tools.plan.training.options import TOKENS
 
 PROGRAMS: dict[Part, str] = {"features": "the target's pass", "update": "the update"}
 

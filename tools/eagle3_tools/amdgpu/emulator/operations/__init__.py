@@ -18,7 +18,7 @@ from eagle3_tools.amdgpu.emulator.operations.matrix import is_matrix, matrix_pro
 from eagle3_tools.amdgpu.emulator.operations.vector_float import FLOAT, fma
 from eagle3_tools.amdgpu.emulator.operations.vector_integer import INTEGER, bit_operation
 from eagle3_tools.amdgpu.emulator.waves import Waves, result, source
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 Run = Callable[[Waves], Any]
 """Changes the chosen waves. What it returns, unless None, is where they go on."""

@@ -15,7 +15,7 @@ from eagle3_tools.amdgpu.emulator.waves import (
     source,
     words,
 )
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 I64, U32, U64 = np.int64, np.uint32, np.uint64
 _HALF = U32(0xFFFF)

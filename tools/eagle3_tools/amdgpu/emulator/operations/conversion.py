@@ -19,7 +19,7 @@ from eagle3_tools.amdgpu.emulator.waves import (
     source,
     words,
 )
-from pallas_kernels.aot.amd.decode import VCC, Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import VCC, Instruction, Kind, Operand
 
 F32, U32 = np.float32, np.uint32
 

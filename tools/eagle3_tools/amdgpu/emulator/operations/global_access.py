@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.waves import Waves, join, source, words
-from pallas_kernels.aot.amd.decode import Instruction, signed
+from eagle3_tools.aot.amd.decode import Instruction, signed
 
 U32, U64 = np.uint32, np.uint64
 _NAME = re.compile(r"(global|buffer)_(load|store)_(\w+?)(_d16_hi)?")

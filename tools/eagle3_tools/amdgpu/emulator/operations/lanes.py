@@ -18,7 +18,7 @@ from eagle3_tools.amdgpu.emulator.waves import (
     scalar_result,
     words,
 )
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 U32 = np.uint32
 LANE = np.arange(LANES)

@@ -11,7 +11,7 @@ import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.waves import Waves
-from pallas_kernels.aot.amd.decode import Instruction
+from eagle3_tools.aot.amd.decode import Instruction
 
 U32 = np.uint32
 _ONE = re.compile(r"ds_(read|write)_([biu])(8|16|32|64|96|128)(_d16_hi)?")

@@ -15,7 +15,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.numbers import FLOAT4, VALUES
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves, words
-from pallas_kernels.aot.amd.decode import Instruction, Operand
+from eagle3_tools.aot.amd.decode import Instruction, Operand
 
 F32, F64, U32 = np.float32, np.float64, np.uint32
 _NAME = re.compile(r"v_mfma_(scale_)?(f32|i32)_(\d+)x\d+x(\d+)_?(\w+)")

@@ -14,7 +14,7 @@ from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations.vector_float import COMPARE
 from eagle3_tools.amdgpu.emulator.operations.vector_integer import INTEGER, amount
 from eagle3_tools.amdgpu.emulator.waves import Waves, scalar_result, source
-from pallas_kernels.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
+from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 
 U32, U64, I64 = np.uint32, np.uint64, np.int64
 Run = Callable[[Waves], Any]
