@@ -73,14 +73,8 @@ def _add_load(group: Any) -> None:
         metavar="ISL/OSL",
         help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
     )
-    group.add_argument(
-        "--concurrency",
-        type=int,
-        nargs="+",
-        default=[4, 8, 16, 32, 64],
-        metavar="C",
-        help="requests at a time",
-    )
+    several = {"type": int, "nargs": "+", "metavar": "C", "default": [4, 8, 16, 32, 64]}
+    group.add_argument("--concurrency", **several, help="requests at a time")
     group.add_argument(
         "--sampling",
         choices=SAMPLINGS,
