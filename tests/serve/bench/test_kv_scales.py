@@ -4,8 +4,7 @@ from pathlib import Path
 
 from small_pair import PROMPTS, small_pair
 
-from eagle3_jax import EngineConfig
-from eagle3_jax.engine import Request
+from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
 from eagle3_tools.bench.common.drive import drive

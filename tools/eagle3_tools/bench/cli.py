@@ -83,7 +83,7 @@ def _build_parser(argv: Sequence[str]) -> OneLineParser:
         example = f"eagle3-bench {name} {EXAMPLES[name]}"
         command = commands.add_parser(name, help=text, example=example)
         if not argv or argv[0] == name or argv[0].startswith(PRINT_COMPLETION):
-            study = import_module(f"eagle3_tools.bench.studies.{name.replace('-', '_')}")
+            study = import_module(f"eagle3_tools.bench.studies.{name}")
             study.add_flags(command)
             command.set_defaults(run=study.run)
     return parser
