@@ -18,7 +18,7 @@ from serve.engine.stream import OutputStream
 
 @dataclass(frozen=True)
 class MessageAnswer:
-    """An answer with one choice. `limit`: most tokens. `synthetic`: fields of every event."""
+    """An answer with one choice. `limit`: its token limit. `synthetic`: fields of every event."""
 
     choices: ReadChoices
     limit: int

@@ -19,7 +19,7 @@ MOST_ENTRIES = {
     "text": 2**14,
     "sampling_params": 2**14,
 }
-"""Most entries of fields whose entries cost more than those of other fields."""
+"""Maximum number of entries, for fields whose entries cost more than those of others."""
 
 
 def _give_up_early(schema: Any) -> None:

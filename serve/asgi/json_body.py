@@ -71,7 +71,7 @@ class _JsonRequest(Request):
 
 
 def _require_json(content_type: str | None) -> None:
-    """Raise 415 for another content type: web pages of any origin may send those unasked."""
+    """Raise 415 for another content type: any web page can send those without a CORS preflight."""
     if "json" not in (content_type or ""):
         got = "there is no such header" if content_type is None else f"got {content_type[:100]}"
         message = f"the body must come with the header `Content-Type: application/json`; {got}"

@@ -1,4 +1,4 @@
-"""The chat formats (how models write reasoning and tool calls) and the choice of a server's."""
+"""The chat formats: how models write reasoning and tool calls, and which ones a server parses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -30,10 +30,7 @@ class AnswerParts:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A function that a model may call. Arguments of a `strict` one must match `parameters`.
-
-    `parameters` is a JSON schema; empty if any arguments are valid.
-    """
+    """A function, and the JSON schema ({}: any) that the arguments of a strict one must match."""
 
     name: str
     parameters: Mapping[str, Any]

@@ -39,10 +39,7 @@ class ShownRoles:
         """Return whether a message with this role within a conversation appears in the prompt."""
 
     def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages. Merge initial system messages if the template reads only one.
-
-        Raises ValueError for a message that would not be in the prompt.
-        """
+        """Return messages, merging initial system ones if needed. ValueError for one not shown."""
         first = list(takewhile(lambda m: m["role"] == "system", messages))
         rest = messages[len(first) :]
         if len(first) > 1 and not self.shows("system"):

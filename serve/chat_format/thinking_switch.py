@@ -15,7 +15,7 @@ PRESERVE = "preserve_thinking"
 
 @dataclass(frozen=True)
 class ThinkingSwitch:
-    """Variables that a template reads: the switch `name`, the effort, and PRESERVE."""
+    """Variables that a template reads: the switch `name` (or None), the effort and PRESERVE."""
 
     name: str | None = None
     takes_effort: bool = False

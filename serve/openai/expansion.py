@@ -10,8 +10,7 @@ from serve.pair.bad_words import Encoder, spell_bad_words
 
 NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
 MAX_NAMED_TOKENS = 2**19
-"""Entries of NAMING_OPTIONS, over all choices. The engine thread, too, reads each for every choice.
-"""
+"""Entries of NAMING_OPTIONS over all choices, as the engine thread reads each for every choice."""
 MAX_TOLD = 2**23
 """Log-probabilities and prompt tokens of an answer. Twenty for each token of a context of 262,144
 make 5.5 million."""

@@ -76,7 +76,7 @@ def failed(error: ApiError) -> dict[str, Any]:
 
 
 def usage(counts: TokenCounts, reasoning_tokens: int) -> dict[str, Any]:
-    """Return the token counts. The cache keeps every prompt, so that no request writes to it."""
+    """Return the token counts. Output includes reasoning; caching is automatic (0 cache writes)."""
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {

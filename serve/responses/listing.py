@@ -20,7 +20,7 @@ Order = Literal["asc", "desc"]
 
 
 def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
-    """Return, as JSON, `limit` items after the one with the id `after`, of earlier turns too.
+    """Return at most `limit` items after the one with id `after` as JSON, earlier turns included.
 
     The newest come first unless the order is "asc".
     """

@@ -1,7 +1,4 @@
-"""Unsupported Responses options, and chat options that Responses lack or name differently.
-
-Each has the values that change nothing.
-"""
+"""Unsupported options of Responses, and misplaced options of chats, with their neutral values."""
 
 from pydantic_core import PydanticCustomError
 

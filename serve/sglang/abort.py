@@ -35,10 +35,7 @@ def abort_router(engine: EngineThread) -> APIRouter:
 
     @router.post("/abort_request")
     async def abort_request(body: AbortRequest, request: fastapi.Request) -> Response:
-        """Abort the client's requests; all clients' for an admin. Partial answers are sent.
-
-        Their finish reason is `abort`.
-        """
+        """Abort the client's requests, or all for an admin. Partial answers finish with `abort`."""
         if body.rid is None and not body.abort_all:
             raise invalid_request("give a rid, or abort_all: true", param="rid")
         meant = (lambda _: True) if body.abort_all else _answering_to(body.rid or "")

@@ -161,10 +161,7 @@ def cached_details(cached: TokensByTier) -> dict[str, int]:
 
 
 def speculation(state: ChoiceState) -> dict[str, Any]:
-    """Return SGLang's figures of an answer. The accept length counts the prefill's token too.
-
-    Returns {} if no draft was verified.
-    """
+    """Return SGLang's figures, {} without drafts. The accept length counts the prefill's token."""
     counts = state.acceptance
     if not counts.num_drafts:
         return {}

@@ -60,7 +60,7 @@ async def _one_token(engine: EngineThread) -> bool:
     try:
         stream = await engine.submit([request])
     except QueueFull:
-        return await asyncio.Event().wait()  # The tokens of queued requests suffice.
+        return await asyncio.Event().wait()  # Tokens of other requests decide.
     try:
         return bool([output async for output in stream])
     finally:

@@ -59,10 +59,7 @@ class GenerateSampling(GenerationRequest):
 
 
 class Asked(NamedTuple):
-    """The parameters of one prompt. Its log-probabilities start at the token `logprob_start`.
-
-    None: the prompt's tokens have no log-probabilities.
-    """
+    """The parameters of one prompt. Its log-probabilities begin at `logprob_start` (None: none)."""
 
     prompt: str | list[int]
     sampling: GenerateSampling

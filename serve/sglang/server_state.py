@@ -30,7 +30,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
     @router.get("/server_info")
     @router.get("/get_server_info")
     async def server_info() -> dict[str, Any]:
-        """Return SGLang's server info. avg_spec_accept_length includes the bonus token."""
+        """Return SGLang's server info. Its accept length covers all rounds, with bonus tokens."""
         stats = engine.stats
         state = {
             "avg_spec_accept_length": stats.accept_length,

@@ -94,7 +94,7 @@ def _key(record: logging.LogRecord) -> Key:
 
 
 def configure_logging(log_format: LogFormat) -> None:
-    """Log warnings of all packages, and all messages of this one, to standard error."""
+    """Send warnings of all packages, and info messages of serve, to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     handler.addFilter(OncePerSecond())

@@ -77,7 +77,7 @@ RecordHandler = Callable[[RequestRecord], None]
 
 
 def cut(text: str) -> str:
-    """Truncate a text and append its length: a client may send 60 kB of it."""
+    """Truncate a long text and append its length: a client may send 60 kB of it."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 

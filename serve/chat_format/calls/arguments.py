@@ -17,9 +17,9 @@ def read_arguments(arguments: Any) -> dict[str, Any]:
     """Return the arguments of a call as an object.
 
     Raw control characters in strings are accepted, and a text that was encoded several times is
-    decoded as often. No arguments and null are an empty object. Everything else becomes `{INVALID:
-    text}`: a truncated call, a list, a number, NaN, text after the object, an object above
-    MOST_DEPTH. No text of the model is lost, and no call can make a conversation fail.
+    decoded as often. No arguments and null are an empty object. Everything else becomes
+    `{INVALID: text}`: a truncated call, a list, a number, NaN, text after the object, an object
+    above MOST_DEPTH. No text of the model is lost, and no call can make a conversation fail.
     """
     read = arguments
     if not isinstance(arguments, dict):
