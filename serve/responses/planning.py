@@ -59,7 +59,7 @@ class Before:
 
 @dataclass(frozen=True)
 class PlannedResponse:
-    """A planned response. `end_of_reasoning` ends reasoning that the prompt leaves open, if any.
+    """A planned response. The token `end_of_reasoning` ends reasoning left open by the prompt.
 
     `inputs` are the request's own items in stored form. `asked` is repeated in the answer.
     """
