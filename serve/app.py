@@ -1,4 +1,4 @@
-"""The HTTP application: every protocol's endpoints, health and metrics over one engine thread."""
+"""The HTTP application: endpoints of all protocols, health and metrics over one engine thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -49,9 +49,9 @@ def create_app(
     http: HttpOptions | None = None,
     profiler: Profiler = jax.profiler,
 ) -> FastAPI:
-    """The application; its lifespan starts the engine thread and stops it.
+    """Return the application. Its lifespan starts and stops the engine thread.
 
-    record_handlers: are given the record of every request. profiler: of who has devices.
+    `record_handlers` get each request's record. `profiler` traces the processes with devices.
     """
     operations, http = operations or Operations(), http or HttpOptions()
 
@@ -67,7 +67,7 @@ def create_app(
         title="eagle3-jax",
         version=version("eagle3-jax"),
         lifespan=lifespan,
-        # A redirect would name the host that the client named.
+        # A redirect would send the client to whatever its own Host header names.
         redirect_slashes=False,
     )
     install_error_handlers(app)
@@ -100,7 +100,7 @@ def _add_middleware(
     http: HttpOptions,
     record_handlers: Sequence[RecordHandler],
 ) -> None:
-    """The one added last is asked first."""
+    """Add the middleware. The last one added handles a request first."""
     app.add_middleware(HeadAsGet)
     limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}
     app.add_middleware(BodyLimit, **limits)
@@ -108,7 +108,8 @@ def _add_middleware(
     app.add_middleware(Authenticate, **keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
     if http.cors:
-        # Before keys: a browser asks without one whether it may ask. Errors must be readable too.
+        # Outside authentication: a browser sends its preflight without a key, and must read errors
+        # too.
         app.add_middleware(CORSMiddleware, **asdict(http.cors))
     if http.checks_hosts:
         app.add_middleware(KnownHosts, names=http.allowed_hosts)
@@ -124,14 +125,14 @@ def _add_middleware(
 def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
-        """200 once every program is compiled and while requests are taken."""
+        """Return 200 once every program is compiled and while requests are admitted."""
         service.engine.check_admitting()
         return Response()
 
     @app.post("/ping", include_in_schema=False)
     @app.get("/ping")
     async def ping() -> Response:
-        """The same as /health, under the name that hosted platforms probe."""
+        """Return the same as /health, under the name that hosted platforms probe."""
         return await health()
 
     @app.get("/metrics")

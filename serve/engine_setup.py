@@ -1,4 +1,4 @@
-"""Makes what answers requests: a loaded pair, its engine, and the service before them."""
+"""Builds the service of a server: loads target and draft, makes the engine and its thread."""
 
 import os
 import time
@@ -42,7 +42,7 @@ def prepare(
     leader: "Leader | None",
     events: "KVEventPublisher | None",
 ) -> Service:
-    """Loads the pair and makes what answers requests; ValueError or OSError where it can't be."""
+    """Load the pair and return the service. Raises ValueError or OSError if that fails."""
     choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = build(options, found, report.say, leader, events.log if events else None)
     names = options.served_model_name or (options.model or options.demo,)
@@ -88,15 +88,15 @@ def prepare(
 
 
 def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
-    """The engine's grammars, each tried in a process of its own before it is compiled here.
+    """Return the engine's grammars, each tried in a separate process before it is compiled here.
 
-    Raises ValueError where it has none but options need them.
+    Raises ValueError if the engine has none but an option needs them.
     """
     if engine.grammars is None:
         if options.strict_tools or options.thinking_token_budget is not None:
             raise ValueError(f"--strict-tools, --thinking-token-budget: {NO_GRAMMARS}")
         return None
-    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
+    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, like the grammars.
 
     trials = GrammarTrials(engine.grammars.prepare())
     trials.start()
@@ -111,8 +111,10 @@ def build(
     peers: Peers | None = None,
     kv_events: KVEventLog | None = None,
 ) -> tuple[Engine, LoadedPair]:
-    """Loads the pair and makes its engine, as every process of it does; where `peers` have all of
-    it, the pair is shapes."""
+    """Load the pair (only its shapes if `peers` own all devices) and build the engine.
+
+    Every process of an engine calls this.
+    """
     named = found.target, found.draft, options.load, options.parallel
     wanted = {
         "tokenizer": found.tokenizer,
@@ -125,7 +127,7 @@ def build(
         return fit_length(options.engine, options.max_model_len, target)
 
     if isinstance(peers, Devices):
-        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # They have said it.
+        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # The peers have printed it.
         asked = configure(outlined.target.model.config, None)
         pair = pair_of(outlined, peers.built.configure(asked))
     else:
@@ -142,7 +144,7 @@ def build_again(
     kv_events: KVEventLog | None,
     leader: "Leader",
 ) -> Engine:
-    """An engine for the same service, over processes that have been started again."""
+    """Build an engine for an existing service, after its other processes were restarted."""
     engine, _ = build(options, found, lambda _: None, leader, kv_events)
     if service.grammars:
         of_the_first: Any = service.grammars.grammars

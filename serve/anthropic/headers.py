@@ -1,6 +1,6 @@
 """Request headers of the protocol.
 
-`anthropic-beta` needs no look: a beta opens fields, and each field is known or refused by itself.
+`anthropic-beta` is ignored: a beta adds fields, and each field is supported or refused by itself.
 """
 
 from starlette.datastructures import Headers
@@ -8,12 +8,12 @@ from starlette.datastructures import Headers
 from serve.asgi.errors import invalid_request
 
 VERSIONS = ("2023-06-01", "2026-10-21")
-"""Their messages are alike."""
+"""Supported versions, which have the same message format."""
 NOT_HERE = ("anthropic-user-profile-id", "anthropic-workspace-id")
 
 
 def check_headers(headers: Headers) -> None:
-    """Raises 400 for another version of the protocol, and for what one server has not."""
+    """Raise 400 for another protocol version, or a header for an unsupported feature."""
     version = headers.get("anthropic-version", VERSIONS[0])
     if version not in VERSIONS:
         known = " and ".join(VERSIONS)

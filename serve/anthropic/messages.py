@@ -24,13 +24,13 @@ from serve.openai.tokenization import CONTEXTS
 
 
 class TokensCount(BaseModel):
-    """How many tokens a prompt has."""
+    """The answer of count_tokens: the number of tokens of a prompt."""
 
     input_tokens: int
 
 
 def messages_router(service: Service) -> APIRouter:
-    """The endpoints over `service`."""
+    """Return the endpoints over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/messages")

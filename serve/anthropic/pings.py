@@ -1,4 +1,4 @@
-"""Pings: events that say nothing, so that nobody between client and server thinks both are gone."""
+"""Ping events, which keep proxies from closing an idle connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ PING_S = 10.0
 async def with_pings(
     events: AsyncIterator[list[dict[str, Any]]], every_s: float = PING_S
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """The same lists of events, with a ping for every so many seconds without one."""
+    """Yield the same lists of events, and a ping after every `every_s` seconds without one."""
     while True:
         coming = asyncio.ensure_future(anext(events, None))
         try:

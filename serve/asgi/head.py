@@ -1,16 +1,15 @@
-"""HEAD, wherever there is GET: the same answer without its body, which uvicorn leaves out."""
+"""HEAD for every GET endpoint: the same answer without its body, which uvicorn omits."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """Asks the application for GET where a client asks for HEAD."""
+    """Middleware that passes HEAD to the application as GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return

@@ -1,15 +1,15 @@
-"""Seeds of requests that name none."""
+"""Seeds of requests that specify none."""
 
 import random
 import secrets
 from collections.abc import Callable
 
 SEED_BITS = 53
-"""Seeds that the server draws stay exact in clients that read every number as a double."""
+"""Clients that read every number as a double get these seeds exactly."""
 
 
 def seed_source(seed: int | None) -> Callable[[], int]:
-    """Draws them: repeatably from a seed of their own, else at random."""
+    """Return a source of seeds: reproducible if `seed` is given, else random."""
     if seed is None:
         return lambda: secrets.randbits(SEED_BITS)
     source = random.Random(seed)

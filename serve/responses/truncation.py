@@ -1,4 +1,4 @@
-"""Plans a chat; with truncation, without the oldest messages of one that is too long."""
+"""Plans a chat. With truncation, drops the oldest messages of one that is too long."""
 
 from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError
@@ -13,11 +13,10 @@ TOO_LONG = "context_length_exceeded"
 async def plan_truncated(
     service: Service, chat: ChatCompletionRequest, client: str, *, truncates: bool
 ) -> Planned:
-    """Return what `plan_chat` gives for a chat of a client.
+    """Plan a chat like `plan_chat`. With `truncates`, drop old messages of one that is too long.
 
-    truncates: where the context is too short, as few as possible of the oldest messages are left
-    out, but never the system's first one; what is kept begins with a message of the user's, so
-    that no result loses its call.
+    As few as possible are dropped, and never an initial system message. The first message kept
+    after it is a user message, so that no tool result loses its call.
     """
     images = await read_images(service, chat.messages, client)
     try:

@@ -1,4 +1,4 @@
-"""What never changes of a KV cache, under the names of vLLM's labels."""
+"""Constant properties of a KV cache, under the names of vLLM's labels."""
 
 from eagle3_jax.engine import EngineConfig
 
@@ -6,9 +6,9 @@ GIB = 2**30
 
 
 def cache_facts(config: EngineConfig, memory_share: float | None) -> dict[str, str]:
-    """Labels and their values; "None" is vLLM's word for what was not asked for.
+    """Return labels and their values. "None" is vLLM's word for an unset value.
 
-    num_gpu_blocks is without the scratch page; kv_offloading_size is in GiB.
+    num_gpu_blocks excludes the scratch page; kv_offloading_size is in GiB.
     """
     pages = config.pool_pages - 1
     offloaded = config.kv_offloading_bytes

@@ -1,4 +1,4 @@
-"""How many KV events went out, where they are published."""
+"""Metrics of published KV events."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ COUNTERS = (
 
 
 class KVEventCounts(Protocol):
-    """What a publisher counts."""
+    """The counters of a publisher."""
 
     @property
     def published(self) -> int: ...
@@ -24,14 +24,13 @@ class KVEventCounts(Protocol):
 
 
 class KVEventCollector(Collector):
-    """A publisher's counts, as they are at a scrape."""
+    """A publisher's counters at the time of a scrape."""
 
     def __init__(self, labels: Sequence[str], counts: KVEventCounts) -> None:
         self._labels = labels
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        """Both families."""
         for name, field, text in COUNTERS:
             counter = CounterMetricFamily(name, text, labels=LABELS)
             counter.add_metric(self._labels, getattr(self._counts, field))

@@ -1,4 +1,4 @@
-"""Pages that moved between servers."""
+"""Metrics of pages transferred between servers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,13 +20,12 @@ CONSUMED = (
 
 
 class KVTransferCollector(Collector):
-    """The counts of the ends that a server has, as they are at a scrape."""
+    """The counters of a server as producer, consumer or both, at the time of a scrape."""
 
     def __init__(self, labels: Sequence[str], transfers: Transfers) -> None:
         self._labels, self._transfers = labels, transfers
 
     def collect(self) -> Iterable[Metric]:
-        """All families."""
         server, puller = self._transfers.server, self._transfers.puller
         ends = ((server, PRODUCED), (puller and puller.counts, CONSUMED))
         for counts, rows in ends:

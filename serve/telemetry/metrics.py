@@ -1,8 +1,8 @@
 """Prometheus metrics of requests, under vLLM's names.
 
-The engine's own statistics join them at every scrape. An inter-token latency is the gap between
-two outputs of a request, each of which may carry several tokens; time per output token divides by
-the tokens.
+The engine's own statistics are added at every scrape. An inter-token latency is the gap between two
+outputs of a request, each of which may have several tokens. Time per output token is divided by the
+number of tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ HISTOGRAMS = (
 
 @dataclass
 class _Passage:
-    """A request on its way: when it came, what it has put out so far."""
+    """Times and token counts of a request in flight."""
 
     arrival: float
     prompt_tokens: int
@@ -79,21 +79,22 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def watch(self, read: Callable[[], EngineStats]) -> None:
-        """Adds the statistics of an engine."""
+        """Add the statistics of an engine."""
         self.registry.register(EngineCollector(self._labels, read))
 
     def watch_kv_events(self, counts: KVEventCounts) -> None:
-        """Adds what is published of KV events."""
+        """Add the counters of published KV events."""
         self.registry.register(KVEventCollector(self._labels, counts))
 
     def watch_kv_transfers(self, transfers: Transfers) -> None:
-        """Adds what is moved between servers."""
+        """Add the counters of transfers between servers."""
         self.registry.register(KVTransferCollector(self._labels, transfers))
 
     def describe_cache(self, config: EngineConfig, memory_share: float | None = None) -> None:
-        """Adds what never changes of the KV cache, as labels.
+        """Add the constant properties of the KV cache, as labels.
 
-        memory_share: of each GPU's memory, which sizes it; None where something else does.
+        `memory_share` is the fraction of each GPU's memory that sizes it; None if it has another
+        size.
         """
         facts = cache_facts(config, memory_share)
         labels = dict(zip(LABELS, self._labels, strict=True)) | facts
@@ -101,25 +102,25 @@ class Metrics:
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def on_submit(self, request: Request, now: float) -> None:
-        """A request goes to the engine."""
+        """Record that a request was submitted to the engine."""
         self._passages[request.request_id] = _Passage(now, len(request.prompt_ids))
 
     def on_refused(self, request_id: str) -> None:
-        """The engine did not take the request."""
+        """Record that the engine refused the request."""
         self._passages.pop(request_id, None)
 
     def on_aborted(self, request_id: str) -> None:
-        """The request was given up before it finished."""
+        """Record that the request was aborted before it finished."""
         if self._passages.pop(request_id, None):
             self._finished["abort"].inc()
 
     def on_started(self, request_ids: Sequence[str], now: float) -> None:
-        """The engine began to run these prompts at time `now`."""
+        """Record that the engine began to run these prompts at time `now`."""
         for request_id in request_ids:
             self._passages[request_id].started = now
 
     def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
-        """One engine step put these out at time `now`."""
+        """Record the outputs of one engine step at time `now`."""
         num_tokens = sum(len(output.token_ids) for output in outputs)
         if num_tokens:
             self._observe("iteration_tokens_total", num_tokens)

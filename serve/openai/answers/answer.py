@@ -28,7 +28,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class Form(Protocol):
-    """How an endpoint writes its bodies."""
+    """Formats the bodies of one endpoint."""
 
     id_prefix: str
     whole_object: str
@@ -38,12 +38,12 @@ class Form(Protocol):
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """A choice, or one part of it, for `json_pieces`."""
+        """Return one choice, or a streamed part of it, for `json_pieces`."""
         ...
 
 
 class UnderWay(Protocol):
-    """An answer that is being made: the texts of its body, or of each of its events."""
+    """An answer in the making: the texts of its body, or of each of its events."""
 
     @property
     def choices(self) -> Choices: ...
@@ -53,10 +53,10 @@ class UnderWay(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP request under way. What was asked for of a prompt comes with the first piece.
+    """The answer of one HTTP request in flight. Fields of the prompt come with its first part.
 
     `seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
-    `prompt_logprobs` are extensions; the last five appear only when asked for.
+    `prompt_logprobs` are extensions. The last five appear only on request.
     """
 
     service: Service
@@ -67,13 +67,13 @@ class Answer:
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
     async def whole(self) -> Iterable[str]:
-        """The answer as one body, once all of it has come."""
+        """Return the texts of the complete answer as one body."""
         choices = JsonList(self._choice(state, state, True) for state in self.choices.states)
         ended = self._totals() | self._transfer_fields()
         return json_pieces(self._body(self.form.whole_object, choices, True, **ended))
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
-        """The answer as events: pieces as they come, the usage if asked for, then the end."""
+        """Yield the answer's events: parts as they arrive, the usage if requested, then the end."""
         begun: set[int] = set()
         async for state, output in self.choices.follow(stream):
             first = state.index not in begun
@@ -88,7 +88,7 @@ class Answer:
         yield DONE
 
     def _totals(self) -> dict[str, Any]:
-        """What is said of the answer as a whole: its usage, and its metrics if asked for."""
+        """Return the fields of the whole answer: its usage, and its metrics if requested."""
         rounds = [state.rounds for state in self.choices.states]
         num_spec_tokens = self.service.engine.stats.num_speculative_tokens
         metrics = measure(self.service.spec_metrics, num_spec_tokens, rounds)
@@ -103,13 +103,13 @@ class Answer:
         return fields | {"seed": self.choices.seed}
 
     def _transfer_fields(self) -> dict[str, Any]:
-        """Where another server finds the prompt's pages, if they are kept for one."""
+        """Return the location of the prompt's pages, if they are retained for another server."""
         transfers, request = self.service.transfers, self.choices.states[0].request
         params = transfers and transfers.answered(request)
         return {} if params is None else {"kv_transfer_params": params}
 
     def _choice(self, state: ChoiceState, part: Part, first: bool) -> dict[str, Any]:
-        """A choice, or one part of it, with the fields that it has in either endpoint."""
+        """Return one choice, or a part of it, with the fields that both endpoints have."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
             spec = _spec_metrics(state)
@@ -148,7 +148,7 @@ async def answer(
     requests: Sequence[Request],
     num_prompts: int,
 ) -> Response:
-    """Runs the requests, as many for each prompt."""
+    """Run the requests, the same number for each prompt, and return the response."""
     requests = await service.compile_grammars(requests)
     requests = with_transfer(body.kv_transfer_params, service.transfers, requests)
     envelope = {
@@ -165,8 +165,7 @@ async def answer(
 async def respond(
     service: Service, request: fastapi.Request, under_way: UnderWay, *, streamed: bool
 ) -> Response:
-    """Runs the requests of the answer's choices and sends it, streamed or whole; a client that
-    hangs up gives them up."""
+    """Run the requests of an answer and send it. They are cancelled if the client disconnects."""
     requests = [state.request for state in under_way.choices.states]
     with ExitStack() as ends:
         ends.callback(service.end_transfers, requests)
@@ -183,7 +182,7 @@ async def respond(
 
 
 def _spec_metrics(state: ChoiceState) -> dict[str, Any]:
-    """What speculation did for one choice; rounds are counted before trimming."""
+    """Return the speculation counts of one choice. Rounds are counted before trimming."""
     counts = state.acceptance
     return {
         "rounds": len(state.rounds),

@@ -1,4 +1,4 @@
-"""The response field `token_origins`: which tokens drafts gave, and which the target chose."""
+"""The response field `token_origins`: which tokens came from drafts, and which from the target."""
 
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ from serve.chat_format.marked_text import TokenBytes
 
 
 class TokenOrigins:
-    """Writes the tokens of one choice as they come.
+    """Formats the tokens of one choice as they arrive.
 
-    text: what a token adds, so that the texts in a row are the answer; a character split over
-    tokens is in the last of them, and a stop id adds none. origin: 0 where the target chose it, i
-    where it was accepted as draft i of its round.
+    `text` is the text that a token adds; the joined texts are the answer. A character split over
+    tokens is in the last of them, and a stop id adds none. `origin` is 0 for a token chosen by the
+    target, i for one accepted as draft i of its round.
     """
 
     def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
@@ -23,9 +23,9 @@ class TokenOrigins:
     def take(
         self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: bool
     ) -> Iterator[JsonText]:
-        """An entry a token; `last` says that none will follow, so that nothing is held back.
+        """Yield an entry per token. With `last`, no token follows, so that no text is held back.
 
-        silent: the last one is a stop id that is not part of the text.
+        `silent`: the last token is a stop id that is not part of the text.
         """
         final = len(token_ids) - 1
         for index, (token_id, origin) in enumerate(zip(token_ids, origins, strict=True)):
