@@ -17,7 +17,7 @@ INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --edit
 # The last line of a proof: it passed on this commit.
 PASSED := $(PYTHON) tests/proof_record.py passed
 
-.PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
+.PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short \
 	rocm-emulate rocm-emulate-short \
@@ -36,6 +36,10 @@ test: .venv/installed-test
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
+
+# The documentation as a site, in .cache/site; a link that leads nowhere fails. SERVE=1 serves it on port 8001.
+docs: .venv/installed-docs
+	$(BIN)/mkdocs $(if $(SERVE),serve --dev-addr 127.0.0.1:8001,build)
 
 # The proofs and the worlds at full length; `make test` runs their short form.
 prove: .venv/installed-test
@@ -233,6 +237,10 @@ clean:
 
 .venv/installed-page-check: .venv/installed-test
 	$(BIN)/$(INSTALL) '.[page-check]'
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/$(INSTALL) '.[docs]'
 	touch $@
 
 .venv/installed-fuzz: .venv/installed-test
