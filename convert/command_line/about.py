@@ -22,7 +22,10 @@ def add_about_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class _PrintCompletion(argparse.Action):
-    """Print the completion script and exit. shtab is imported only when it is needed."""
+    """The action of --print-completion, which prints the script and exits.
+
+    shtab is imported only when it is needed.
+    """
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None

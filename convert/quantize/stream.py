@@ -15,9 +15,9 @@ from convert.quantize.plan import WEIGHT, QuantizePlan
 from convert.quantize.schemes.quantizer import Part, Quantizer
 
 Advance = Callable[[int], None]
-"""Receives the number of source bytes read since its last call."""
+"""A function that receives the number of source bytes read since its last call."""
 Append = Callable[[str, bytes], None]
-"""Writes the next bytes of one tensor."""
+"""A function that writes the next bytes of one tensor."""
 SHAPE = "weight_shape"
 
 

@@ -21,7 +21,7 @@ Finished = dict[str, FinishedItem]
 
 
 class Journal:
-    """Appends finished items. While it is open, a lock excludes a second run."""
+    """An open journal of finished items, with a lock that excludes a second run."""
 
     def __init__(self, file: IO[bytes], finished: Finished) -> None:
         self._file = file

@@ -56,7 +56,7 @@ def variables_of(source: str) -> frozenset[str]:
 
 
 class _Generation(Extension):
-    """Read `{% generation %}` blocks as their content alone.
+    """A jinja extension that reads `{% generation %}` blocks as their content alone.
 
     In templates for transformers, trainers mark the model's part of a chat with these tags.
     """

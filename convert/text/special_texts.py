@@ -10,7 +10,7 @@ from typing import Any
 WINDOW = 2**18
 """Maximum characters that one call searches."""
 END = ""
-"""Marks the end of a text in a tree of characters."""
+"""Key for the end of a text in a tree of characters."""
 
 
 class SpecialTexts:

@@ -50,7 +50,7 @@ class TooManyTokens(ValueError):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Converts text to token ids and back, and chat messages to prompts."""
+    """A tokenizer: text to token ids and back, and chat messages to prompts."""
 
     codec: Codec = field(repr=False)
     special_tokens: tuple[SpecialToken, ...] = field(repr=False)
@@ -62,7 +62,8 @@ class Tokenizer:
     render_apart: Callable[[Sequence[Any], dict[str, Any]], str] | None = field(
         default=None, repr=False
     )
-    """Breaks the special texts in messages and options and renders them, in another process."""
+    """A function that breaks the special texts in messages and options and renders them, in another
+    process."""
 
     def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
         """Encode text; with `add_special`, special strings in it become their ids.
