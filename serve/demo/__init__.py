@@ -47,10 +47,7 @@ class PairDirectories:
 
 
 def find_pair(options: PairOptions, console: Console | None = None) -> PairDirectories:
-    """Find a pair's directories; hub ids are downloaded, with progress on the console.
-
-    Raises as `find_checkpoint` and `check_roles`.
-    """
+    """Find or download a pair's directories; raises as `find_checkpoint` and `check_roles`."""
     sources, drafts = options.sources, options.engine.num_speculative_tokens > 0
     named = sources.draft if drafts else None
     if sources.target is not None:

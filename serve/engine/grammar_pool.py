@@ -29,10 +29,7 @@ class GrammarPool:
         """Running compilations, by form and the field that errors name."""
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
-        """Return the compiled form; concurrent requests share one compilation.
-
-        Raises Refused if that is impossible or too complex, Unavailable if too many wait.
-        """
+        """Compile a form once for concurrent requests; raises Refused, or Unavailable if full."""
         known = self.grammars.known(form)
         if known is not None:
             return known

@@ -22,12 +22,10 @@ first."""
 
 
 class Leader:
-    """The peers of an engine, as seen by the leader (`...processes.call.Peers`).
+    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`).
 
-    Attributes:
-        on_end: called with the reason, once and from any thread, if the group cannot continue. By
-            default it ends the process.
-        on_drain: called when a peer is asked to stop.
+    `on_end` is called with the reason, once and from any thread, if the group cannot continue; by
+    default it ends the process. `on_drain` is called when a peer is asked to stop.
     """
 
     def __init__(

@@ -81,10 +81,7 @@ class Actors:
         self._group = find_room(options, self._address)
 
     def start(self) -> HostOptions:
-        """Start the processes with a new key; return the driver's options.
-
-        ValueError if Ray fails.
-        """
+        """Start the processes with a new key; return the driver's options, or raise ValueError."""
         key, options = secrets.token_hex(32), self._options
         coordinator, count = (self._address, options.port), options.num_processes
         ours = HostOptions(coordinator, options.plan_port, count, DRIVER, driven=True)
@@ -113,10 +110,7 @@ class Actors:
         return next((_end_of(p) for p in self._placed if p.ended in found), None)
 
     def end_all(self) -> None:
-        """Let the processes end, then kill the rest.
-
-        Ray would first ask a process to end, and a suspended one does not react.
-        """
+        """Let the processes end, then kill the rest: a suspended one would not react to Ray."""
         if not self._placed:
             return
         ended = [placed.ended for placed in self._placed]

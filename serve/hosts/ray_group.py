@@ -23,10 +23,7 @@ STARTS = 3
 
 
 class StartedByRay:
-    """Processes that Ray starts, each with `run`; `argv` is eagle3-serve's.
-
-    Raises ValueError or ConnectionError if Ray or room is missing.
-    """
+    """Processes that Ray starts, each with `run`; ValueError or ConnectionError if it cannot."""
 
     def __init__(
         self, run: Run, argv: Sequence[str], options: ServeOptions, facts: Facts, say: Say

@@ -33,10 +33,7 @@ class KeptImages:
             return item
 
     def put(self, item: ImageItem) -> ImageItem:
-        """Store an image; return the one in memory, which another request may have decoded.
-
-        Raises ImagesBusy if there is no room.
-        """
+        """Store an image; return the one in memory, maybe another request's. ImagesBusy if full."""
         with self._lock:
             if (known := self._held.get(item.digest)) is not None:
                 return known

@@ -115,7 +115,7 @@ class KVEventPublisher:
         payload = self._encoder.encode(batch.seconds, batch.events)
         self._publish.send_multipart((self._topic, number, payload))
         if self._kept.add(batch.number, payload):
-            # So an unread subscriber's queue holds no more bytes than the batches kept here.
+            # So a subscriber that does not read queues no more bytes than the batches here.
             self._publish.set_hwm(min(self._hwm, len(self._kept)))
         self.published += len(batch.events)
 

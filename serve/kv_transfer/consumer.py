@@ -71,7 +71,10 @@ class Puller:
         self._breakers: dict[tuple[str, int], Breaker] = {}
 
     def begin(self, producer: tuple[str, int], pull: Callable[[], bool]) -> bool:
-        """Start a pull in a daemon thread (it returns whether the producer worked), if allowed."""
+        """Start `pull`, which returns whether the producer worked; return False if it must wait.
+
+        Its daemon thread does not delay the server's exit.
+        """
         breaker = self._breakers.setdefault(producer, Breaker(self.clock))
         if not breaker.enter():
             return False
@@ -105,7 +108,7 @@ class RemotePages:
     def match(self, keys: Sequence[bytes]) -> int:
         """Return the producer's number of pages if they match this prompt's `keys`, else 0.
 
-        A mismatch with the client's statement saves a useless pull; nothing else relies on it.
+        The client's statement is only compared with `keys`, to avoid a useless pull.
         """
         count = self.prompt.pages
         if not count or len(keys) < count or keys[count - 1] != self.prompt.last_key:
@@ -139,10 +142,7 @@ class RemotePages:
             self._give_up(left)
 
     def _pull(self, left: deque[KeyedSlot], deadline: float) -> bool:
-        """Fill slots; return whether the producer worked, as also for a refusal.
-
-        A client can provoke a refusal, but not a failure.
-        """
+        """Fill slots; return False if the producer failed, which no client can provoke."""
         puller, address = self.puller, self.prompt.address
         hello_s = min(HELLO_S, puller.pull_s)
         try:

@@ -23,7 +23,7 @@ LOOK_S = 0.2
 
 
 class PageServer:
-    """A server of kept pages until it is closed, for peers that have `shared_key`.
+    """A server that sends kept pages, until it is closed, to peers that have `shared_key`.
 
     `release` is called once per name, from any thread, when its pages are acknowledged or
     `expiry_s` after the answer. `pull_s` limits one connection.
@@ -195,7 +195,7 @@ class PageServer:
 
 
 def _chosen(kept: list[KeyedSlot], asked: dict[str, Any]) -> list[KeyedSlot] | None:
-    """Return the requested pages; None if one is missing or the prompt is another.
+    """Return the requested pages; None if one is missing or the last key differs.
 
     The last key covers every token and image of the prompt, and its salt.
     """

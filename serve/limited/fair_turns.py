@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class NoRoomError(Exception):
-    """An error of work that cannot wait because too much work is waiting."""
+    """The queue of waiting work is full."""
 
 
 class FairTurns:
@@ -16,9 +16,10 @@ class FairTurns:
     Of equals, the client that was served longest ago is first. For use from one event loop.
 
     Args:
-        slots: number of works at a time.
-        most_waiting: number of waiting works. Beyond it, the client with the most waiting works
-            loses its latest if it has more than the new client; otherwise the new work is refused.
+        slots: maximum number of work items in progress.
+        most_waiting: maximum number of waiting items. Beyond it, the client with the most waiting
+            items loses its latest if it has more than the new client; otherwise the new item is
+            refused.
     """
 
     def __init__(self, slots: int, most_waiting: int) -> None:

@@ -206,5 +206,5 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _beside(port: int) -> int:
-    """Return the next port; the previous one of the last, JAX's for a Slurm job in 4,096."""
+    """Return the next port, but 65534 after 65535, which JAX gives one Slurm job in 4,096."""
     return port + 1 if port < LAST_PORT else port - 1

@@ -23,10 +23,7 @@ class MemoryShare:
     programs_on_top: bool = False
 
     def claim(self, environment: MutableMapping[str, str]) -> float:
-        """Return the allocator's fraction, after setting it in the environment unless it is there.
-
-        It must be set before JAX initialises devices.
-        """
+        """Return the allocator's fraction; set it in the environment, before JAX has devices."""
         for name in VARIABLES:
             if name in environment:
                 return float(environment[name])

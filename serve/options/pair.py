@@ -18,7 +18,7 @@ DEMO, DEMO_VISION = "eagle3-demo", "eagle3-demo-vision"
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """Options of a pair and its engine; `model` is None for the embedded pair `demo`, else "".
+    """Options of a pair and its engine; `model` is None for an embedded pair, which `demo` names.
 
     `max_model_len` is the engine's, None if the model or the prompts decide.
     """

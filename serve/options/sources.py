@@ -10,10 +10,7 @@ from serve.options.speculation import Speculation
 
 @dataclass(frozen=True)
 class PairSources:
-    """The sources of a pair; the embedded pair has no target, and a draft of its own.
-
-    `tokenizer` None means the target's.
-    """
+    """The sources of a pair; no target means an embedded pair, no tokenizer the target's."""
 
     target: Source | None = None
     draft: Source | None = None

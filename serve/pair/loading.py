@@ -157,12 +157,7 @@ def build_engine(
     """Build an engine over the pair, by `config` or by `fit_length` of `fields`.
 
     `clock` measures an adaptive engine's rounds, in seconds. `peers` are processes that hold parts
-    of the pair. `kv_events` receives changes of the prefix index. Raises ValueError for impossible
-    sizes.
-
-    That is `wanted`, or else its own or `needed` tokens, up to the target's limit. Chunks are no
-    longer, because a chunk has one prompt's tokens and is computed whole. ValueError if more is
-    wanted.
+    of the pair. `kv_events` receives changes of the prefix index. ValueError for impossible sizes.
     """
     if config is None:
         length = fields.pop("max_model_len", None)
@@ -186,8 +181,7 @@ def fit_length(
     """Return the configuration with a context length that the target was trained for.
 
     That is `wanted`, or else its own or `needed` tokens, up to the target's limit. Chunks are no
-    longer, because a chunk has one prompt's tokens and is computed whole. ValueError if more is
-    wanted.
+    longer, because a chunk has one prompt's tokens and is computed whole. ValueError for more.
     """
     trained = target.max_position_embeddings
     length = min(max(config.max_model_len, needed), trained) if wanted is None else wanted

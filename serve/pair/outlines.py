@@ -84,10 +84,7 @@ def outline_pair(
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> PairOutline:
-    """Describe a pair as `serve.pair.loading.load_pair` does before it reads weights.
-
-    Raises and reports as `load_pair`.
-    """
+    """Describe a pair without reading weights; raises as `serve.pair.loading.load_pair`."""
     model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
     check_roles(model, draft)
     # Small files first: a mistake in them should not wait for the weights.

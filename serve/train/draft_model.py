@@ -53,7 +53,7 @@ class DraftPlan:
 
 
 def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
-    """Plan the flags' draft for a (maybe abstract) target; ValueError for an impossible one."""
+    """Plan the draft that the flags describe; `target` may be abstract. ValueError for a misfit."""
     config, first = target.config, None
     if options.init_from:
         published = source_of(options, options.init_from)

@@ -37,7 +37,7 @@ class ServedAcceptance:
     prefill_chunk: int
 
     def measure(self, draft: Eagle3Draft) -> dict[str, float]:
-        """Return tokens per round at temperature 0 and 1 and their mean; places the draft."""
+        """Place the draft like its target; return tokens per round at temperature 0, 1 and mean."""
         if (mesh := mesh_of(self.target)) is not None:
             shard(draft, mesh)
         pair = LoadedPair(self.target, draft, self.tokenizer, SamplingDefaults())

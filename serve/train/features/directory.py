@@ -27,7 +27,7 @@ LOOKED_AT = 2**20
 
 @dataclass(frozen=True)
 class Computed:
-    """The settings that determine the bits of features; `target` is a digest, `dtype` its type."""
+    """The settings that determine the bits of features; `target` is a digest of the target."""
 
     target: str
     aux_layer_ids: list[int]

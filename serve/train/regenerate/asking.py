@@ -37,10 +37,7 @@ class Unanswered(NamedTuple):
 
 @dataclass(frozen=True)
 class Asking:
-    """A model at an endpoint; `sampling` has fields of every request.
-
-    `seed` is that of conversation 0, and rises by one for each.
-    """
+    """A model at an endpoint; conversation i has seed `seed` + i, `sampling` is in all requests."""
 
     client: openai.AsyncOpenAI
     model: str
