@@ -25,8 +25,10 @@ FILE_WIDTH = 140
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 for a damaged store, 2 for flags and files of no use;
-    130 or 143 when it was stopped."""
+    """Return the exit status.
+
+    0; 1 for a damaged store; 2 for unusable flags or files; 130 or 143 after a signal.
+    """
     flags = parse_convert_flags(sys.argv[1:] if argv is None else argv)
     with leaving(PROG, "repeat the command to go on"):
         return _run(flags)
@@ -35,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(flags: Namespace) -> int:
     import jax
 
-    # Arrays only pass through: an accelerator, if there is one, stays free.
+    # Keep an accelerator free: arrays only pass through the CPU.
     jax.config.update("jax_platforms", "cpu")
-    # Orbax logs a traceback of every error that it also raises.
+    # Orbax logs a traceback for every error that it also raises.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         if flags.source is not None:
@@ -96,7 +98,7 @@ def _dry_run(flags: Namespace) -> int:
     conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
     _say(*conversion.notes)
     summary = print_plan(plan_lines(conversion), flags.mesh, sys.stdout, as_json=flags.json)
-    # One reader a stream: standard output stays pure JSON.
+    # Print the table to standard error with --json, so that standard output is pure JSON.
     console = Console(stderr=flags.json, width=None if sys.stdout.isatty() else FILE_WIDTH)
     print_summary(console, summary, flags.mesh)
     return 0
@@ -137,9 +139,9 @@ def _verify(flags: Namespace) -> int:
 
 @contextmanager
 def _progress(what: str, total: int, advice: str) -> Iterator[ByteProgress]:
-    """Progress on standard error; Ctrl-C and SIGTERM end the process at once, with advice.
+    """Show progress on standard error; end the process at once on Ctrl-C or SIGTERM, with advice.
 
-    At once: what is on disk is resumed like after a kill, and threads deep in I/O can't be asked.
+    Files are resumed as after a kill, and threads deep in I/O could not be asked to stop.
     """
     progress = ByteProgress(Console(stderr=True), what, total)
 

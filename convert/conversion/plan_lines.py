@@ -1,4 +1,4 @@
-"""A conversion as lines to print: one for every tensor of the source."""
+"""List a conversion's tensors as lines to print."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -14,13 +14,13 @@ MESH_AXES = {
     for axis, axes in RULES.items()
     if axes and axis != "expert_mlp"
 }
-"""Logical axis of a parameter -> axis of the mesh; along all others devices hold the
-whole. Experts are whole: a mesh for the plan, which has no replicas, spreads them."""
+"""Logical axis of a parameter -> mesh axis. Other axes are not split, nor are single experts: the
+plan's mesh has no replicas, so it distributes whole experts."""
 NOT_STORED = "checked against the values, not stored"
 
 
 def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
-    """Every tensor, weight by weight, with its rule and where it goes or why it does not."""
+    """Yield a line for every tensor: its rule, and its parameter or the reason to skip it."""
     plan, variables = conversion.planned.plan, conversion.variables
     filled: defaultdict[str, list[str]] = defaultdict(list)
     for path, sources in plan.sources.items():
@@ -43,7 +43,7 @@ def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
 def _stored_as(
     weight: Weight, part: str, paths: list[str], variables: Collection[str]
 ) -> list[str]:
-    """The parameters that one tensor of a weight fills."""
+    """Return the parameters that one tensor of a weight fills."""
     if weight.form is None or all(path in variables for path in paths):
         return paths
     if part == weight.form.main:

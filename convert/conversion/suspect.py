@@ -1,4 +1,4 @@
-"""Warn of, or refuse, weights that are not finite and tokenizers that are missing or damaged."""
+"""Detect non-finite weights and missing or damaged tokenizers."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 
 NAMED = 3
-"""How many tensors an error names."""
+"""Maximum number of tensors that an error names."""
 
 
 def check_finite(manifest: Manifest, allowed: bool, partial: Path) -> list[str]:
-    """What to say of weights that are NaN or infinite; ValueError unless they are allowed."""
+    """Return warnings about NaN or infinite weights; ValueError unless they are allowed."""
     names = [name for parameter in manifest.parameters for name in parameter.nonfinite]
     if not names:
         return []
@@ -26,7 +26,7 @@ def check_finite(manifest: Manifest, allowed: bool, partial: Path) -> list[str]:
 
 
 def check_tokenizer(conversion: Conversion) -> list[str]:
-    """What to say of a target's tokenizer; ValueError for one that is empty or damaged."""
+    """Return notes on a target's tokenizer; ValueError if it is empty or damaged."""
     directory = conversion.planned.published.directory
     if isinstance(conversion.model, Eagle3Draft):
         return []

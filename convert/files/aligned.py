@@ -1,4 +1,4 @@
-"""Host memory that a CPU device takes as its own, without another copy."""
+"""Allocate host memory that a CPU device can use without another copy."""
 
 import math
 
@@ -6,11 +6,11 @@ import numpy as np
 from jax.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Bytes; XLA:CPU copies what begins elsewhere, and numpy's memory begins anywhere."""
+"""In bytes. XLA:CPU copies memory that is not aligned; NumPy's memory may begin anywhere."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """As `np.empty`."""
+    """Return an uninitialised array like `np.empty`, aligned for XLA:CPU."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT

@@ -16,15 +16,15 @@ from serve.options.sampling import add_sampling_flags, read_sampling_flags
 from serve.options.sources import add_model_argument, model_of
 
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-"""Flags of the answer's form, with their names in StructuredOutputs."""
+"""Flags of the answer's form -> fields of StructuredOutputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(PairOptions):
     """The command line as values.
 
-    `sampling` holds the SamplingParams fields that were given, but bad words, which are still text;
-    `form` the StructuredOutputs field, if one was.
+    `sampling` has the given SamplingParams fields, `bad_words` is text, and `form` has the given
+    StructuredOutputs field, if any.
     """
 
     prompts: tuple[str, ...]
@@ -37,12 +37,12 @@ class GenerateOptions(PairOptions):
 
 
 def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
-    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    """Read the command line; errors exit with status 2 and one line."""
     return read_command(_build_parser(), argv, _check)
 
 
 def read_prompts(path: str) -> list[str]:
-    """Prompts one a line: JSON strings or objects with a field `prompt`, or plain text.
+    """Read prompts one per line: JSON strings, objects with a field `prompt`, or plain text.
 
     `-` is standard input. Raises ValueError for a JSON line without a prompt.
     """

@@ -40,20 +40,20 @@ from serve.pair.program_cache import keep_compiled_programs
 
 @dataclass
 class Generated(CollectedOutput):
-    """One answer as it grows; its text may begin with an echo of the prompt."""
+    """One growing answer; its text may begin with an echo of the prompt."""
 
     seed: int | None = None
 
     def take(self, output: RequestOutput) -> None:
-        """Adds an output."""
+        """Add an output."""
         super().take(output)
         self.seed = output.seed
 
     def as_json(self, tokenizer: TokenBytes, synthetic: dict[str, float]) -> str:
-        """One line; accept lengths by the formulas of docs/metrics.md, null without a round.
-        synthetic: the field that synthetic acceptance adds.
+        """Return one line; accept lengths follow docs/metrics.md, null without a round.
 
-        Logprobs are there if they were asked for, in the form of vLLM's prompt_logprobs.
+        Requested logprobs are in the form of vLLM's prompt_logprobs. `synthetic` is the field that
+        synthetic acceptance adds.
         """
         counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
         fields = {
@@ -76,7 +76,7 @@ class Generated(CollectedOutput):
 
 
 def run(options: GenerateOptions) -> int:
-    """Generates and prints, in the order of the prompts; 2 for files and sizes that don't work."""
+    """Generate and print in the order of the prompts; return 2 for unusable files and sizes."""
     console = Console(stderr=True)
     keep_compiled_programs()
     try:
@@ -107,7 +107,7 @@ def run(options: GenerateOptions) -> int:
 
 
 def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
-    """The pair, and the prompts as token ids."""
+    """Return the pair, and the prompts as token ids."""
     prompts: list[list[int]] = []
 
     def configure(target: TargetConfig, tokenizer: Tokenizer) -> EngineConfig:
@@ -138,7 +138,7 @@ def _engine_config(
     config = replace(options.engine, enable_structured_outputs=bool(options.form))
     config = fit_length(config, options.max_model_len, target, needed)
     if config.exact:
-        # Its bits belong to a batch size, so that must not follow from the prompts.
+        # Exact mode's bits depend on the batch size, so it must not depend on the prompts.
         return config
     batch = min(len(options.prompts), config.max_num_seqs)
     return replace(config, max_num_seqs=batch, batch_buckets=(batch,))
@@ -147,7 +147,7 @@ def _engine_config(
 def _generate(
     engine: Engine, answers: list[Generated], progress: OfflineProgress
 ) -> Iterator[Generated]:
-    """Finished answers in the order of their requests, each as soon as its turn comes."""
+    """Yield finished answers in the order of their requests."""
     printed = 0
     while engine.has_work:
         for output in engine.step():

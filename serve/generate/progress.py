@@ -1,4 +1,4 @@
-"""What the terminal shows while eagle3-generate works."""
+"""Terminal output of eagle3-generate."""
 
 import time
 from typing import Self
@@ -10,7 +10,7 @@ from serve.startup import counting_bar
 
 
 class OfflineProgress:
-    """A bar on a terminal, and at the end one line of totals anywhere."""
+    """A bar on a terminal, and at the end one line of totals."""
 
     def __init__(self, console: Console, num_prompts: int) -> None:
         self._console = console
@@ -31,13 +31,13 @@ class OfflineProgress:
             self._console.print(self._totals, highlight=False)
 
     def put_out(self, text: str) -> None:
-        """Writes a line to standard output while the bar is out of the way."""
+        """Write a line to standard output while the bar is hidden."""
         self._bar.stop()
         print(text, flush=True)
         self._bar.start()
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
-        """`done` of `total` programs are compiled."""
+        """Show that `done` of `total` programs are compiled."""
         self._bar.update(self._task, completed=done, total=total)
         if done == total:
             self._start_s = time.monotonic()
@@ -46,7 +46,7 @@ class OfflineProgress:
             )
 
     def on_step(self, done: int, stats: EngineStats) -> None:
-        """`done` prompts are finished."""
+        """Show that `done` prompts are finished."""
         elapsed = time.monotonic() - self._start_s
         self._totals = (
             f"{stats.generation_tokens} tokens, {stats.generation_tokens / elapsed:.1f}/s"

@@ -1,13 +1,13 @@
-"""Addresses that a server may connect to for a client: those of the public internet."""
+"""Check that an address that a client names belongs to the public internet."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 GLOBAL_UNICAST = ip_network("2000::/3")
 CARRIERS = tuple(map(ip_network, ("::ffff:0:0/96", "64:ff9b::/96")))
-"""Mapped and translated (RFC 6052) addresses: IPv6 that stands for the IPv4 address at its end."""
+"""IPv4-mapped and translated (RFC 6052) addresses, which end with an IPv4 address."""
 SIX_TO_FOUR = ip_network("2002::/16")
 ISATAP = (0x00005EFE, 0x02005EFE)
-"""Before an IPv4 address at the end of an address with any prefix (RFC 5214)."""
+"""Prefixes of an IPv4 address at the end of an IPv6 address of any network (RFC 5214)."""
 SPECIAL = tuple(
     map(
         ip_network,
@@ -19,13 +19,13 @@ SPECIAL = tuple(
         ),
     )
 )
-"""IANA's special-purpose blocks of IPv4, those inside IPv6's global unicast, and Azure's host."""
+"""IANA's special-purpose blocks of IPv4 and of IPv6's global unicast, and Azure's host."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet, however it is written.
+    """Return whether an IP address in any notation is on the public internet.
 
-    An IPv6 address is public if it is global unicast, or stands for an IPv4 address, and every IPv4
+    An IPv6 address is public if it is global unicast or represents an IPv4 address, and every IPv4
     address in it is public.
     """
     ip = ip_address(address.partition("%")[0])

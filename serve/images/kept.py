@@ -1,4 +1,4 @@
-"""Preprocessed images: those that requests hold, and those that are kept for requests to come."""
+"""Cache preprocessed images: those that requests hold, and those for future requests."""
 
 import threading
 from collections import OrderedDict
@@ -8,13 +8,13 @@ from eagle3_jax.vision.item import ImageItem
 from serve.images.errors import ImagesBusy
 
 MOST_HELD = 4 * 2**30
-"""Bytes of patches that requests under way may hold, beside those that are kept."""
+"""Maximum bytes of patches that running requests hold in addition to the cache."""
 
 
 class KeptImages:
-    """By the digest of their files and their processing; the one used longest ago goes first.
+    """Images by the digest of their files and processing; the least recently used are evicted.
 
-    An image that a request holds is found here too, kept or not, so that it is in memory once.
+    Images held by requests are found too, even if evicted, so that each is in memory once.
     """
 
     def __init__(self, most_kept: int, most_held: int = MOST_HELD) -> None:
@@ -25,7 +25,7 @@ class KeptImages:
         self._lock = threading.Lock()
 
     def get(self, digest: bytes) -> ImageItem | None:
-        """The image, if it is in memory."""
+        """Return the image, if it is in memory."""
         with self._lock:
             item = self._held.get(digest)
             if item is not None:
@@ -33,8 +33,7 @@ class KeptImages:
             return item
 
     def put(self, item: ImageItem) -> ImageItem:
-        """Takes an image, and returns the one that is in memory: that of another request, where
-        both were decoded at a time. Raises ImagesBusy where there is no room for one more."""
+        """Store an image; return the one in memory, maybe another request's. ImagesBusy if full."""
         with self._lock:
             if (known := self._held.get(item.digest)) is not None:
                 return known

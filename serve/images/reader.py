@@ -1,4 +1,4 @@
-"""Images of a request as the engine takes them."""
+"""Read the images of a request into engine inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,13 +17,13 @@ from serve.images.sources import ImageSource, Loader, data_url
 NO_VISION = "this model takes no images: its checkpoint has no vision"
 Items = Mapping[ImageSource, ImageItem]
 LOW_SIDE = 512
-"""Pixels: `detail` low shrinks to as many patches as a square of them has, as OpenAI's does."""
+"""Side in pixels: `detail` low shrinks to the patches of such a square, as at OpenAI."""
 DECODED = 8
-"""Times the pixels of one image: what may be decoded for one request."""
+"""Pixels that may be decoded for one request, in multiples of one image's limit."""
 
 
 class NoImages:
-    """Stands where images are not taken. why: what a client is told."""
+    """Reader for servers without images; `why` is the client's error message."""
 
     takes = False
     placeholder = -1
@@ -32,14 +32,14 @@ class NoImages:
         self._why = why
 
     async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
-        """Nothing; raises NoneTaken for any."""
+        """Return no images; NoneTaken if there are sources."""
         if sources:
             raise NoneTaken(self._why)
         return {}
 
 
 class ImageReader:
-    """Reads images for a vision model. run: does short blocking work in threads."""
+    """A reader of images for a vision model; `run` does short blocking work in threads."""
 
     takes = True
 
@@ -59,9 +59,9 @@ class ImageReader:
         self._kept = KeptImages(options.cache_bytes)
 
     async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
-        """The images of one prompt of a client, each that is named several times once.
+        """Read the images of a client's prompt, each distinct source once.
 
-        Raises BadImage, which says which one it is about, and ImagesBusy.
+        Raises BadImage, which names the image, and ImagesBusy.
         """
         self.check_number(len(sources))
         found: dict[ImageSource, ImageItem] = {}
@@ -79,18 +79,18 @@ class ImageReader:
         return found
 
     def check_number(self, count: int) -> None:
-        """Raises BadImage for more images than a prompt may have."""
+        """Raise BadImage for more images than a prompt may have."""
         if count > (most := self._options.most):
             limit = f"a prompt may have {most} images (--limit-mm-per-prompt)"
             raise BadImage(f"{limit}; got {count}")
 
     async def as_data(self, source: ImageSource) -> str:
-        """A URL that has the image in it; raises BadImage and ImagesBusy."""
+        """Return an image as a data URL; raises BadImage and ImagesBusy."""
         data = await self._loader.load(source)
         return await self._run(partial(data_url, data))
 
     async def _read(self, source: ImageSource, client: str) -> tuple[ImageItem, int]:
-        """The image, and the pixels that were decoded for it: none where it is in memory."""
+        """Return an image and the number of pixels decoded for it, 0 if it was in memory."""
         data = await self._loader.load(source)
         config = self._low if source.detail == "low" else self._config
         exif, background = self._options.exif, self._options.background

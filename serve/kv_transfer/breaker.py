@@ -1,19 +1,19 @@
-"""Decides when a producer that failed is asked again."""
+"""Decide when to retry a producer that failed."""
 
 import threading
 
 from serve.kv_transfer.wire import Clock
 
 MOST_PULLS = 16
-"""Pulls from one producer at a time. Further requests run their prompts here; none queues."""
+"""Concurrent pulls from one producer. Further requests prefill here; none is queued."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
 class Breaker:
-    """A circuit breaker for the pulls from one producer; any thread may call it.
+    """Circuit breaker for pulls from one producer; thread-safe.
 
-    After a failed pull no pull begins for a pause, which doubles with each failure. After the pause
-    one pull at a time may begin, until one succeeds.
+    After a failed pull none may begin during a pause, which doubles with each failure. After the
+    pause one pull at a time may begin until one succeeds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -22,7 +22,7 @@ class Breaker:
         self._paused_until = -float("inf")
 
     def enter(self) -> bool:
-        """Begins a pull, which must `leave`. False: none may begin now."""
+        """Begin a pull, which must call `leave`; return False if none may begin now."""
         with self._lock:
             most = 1 if self._failures else MOST_PULLS
             if self._under_way >= most or self._clock() < self._paused_until:
@@ -31,7 +31,7 @@ class Breaker:
             return True
 
     def leave(self, *, failed: bool) -> None:
-        """Ends a pull. Pulls that fail during the pause, begun before it, count as one failure."""
+        """End a pull. Failures during the pause, of pulls begun before it, count as one."""
         with self._lock:
             self._under_way -= 1
             now = self._clock()

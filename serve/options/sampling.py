@@ -15,11 +15,11 @@ KINDS: Mapping[Any, dict[str, Any]] = {
     str | list[str]: {"action": "append", "metavar": "TEXT"},
     list[int]: {"type": int, "nargs": "+", "metavar": "ID"},
 }
-"""How a flag reads what a request body has under the same name."""
+"""Type of an option in request bodies -> arguments of its flag."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds them as a group; whatever is left out is None, bad words ()."""
+    """Add the flags as a group; options that are not given are None, bad words ()."""
     unless = "What is left out is as the checkpoint's generation_config.json says, or does nothing."
     add = parser.add_argument_group("sampling", unless).add_argument
     written: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:
-    """The SamplingParams fields that were given; bad words are still to be spelled."""
+    """Return the given SamplingParams fields; bad words are not tokenised yet."""
     given = {field.name: getattr(flags, field.name, None) for field in fields(SamplingParams)}
     return {name: value for name, value in given.items() if value is not None}
 
