@@ -51,7 +51,8 @@ DISTRIBUTIONS = {
 PLUGINS = {"rocm", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
-TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router", "mkdocs-material", "mkdocstrings"}
+TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}
+TOOLS |= {"mkdocs-material", "mkdocstrings"}
 TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
 """Of the extras for a checkout: run as commands, or imported by name where they are there."""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 PACKAGES = ("eagle3_jax", "eagle3_jax.engine", "convert", "pallas_kernels")
 HEAD = """# Python API
 
-Made by `python -m docs.generator`; a test compares them. The site of `make docs` has the signatures and docstrings. Shapes are written
-as jaxtyping reads them.
+Made by `python -m docs.generator`; a test compares them. The site of `make docs` has signatures and
+docstrings. Shapes are written as jaxtyping reads them.
 """
 
 
