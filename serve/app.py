@@ -9,13 +9,13 @@ from importlib.metadata import version
 import jax.profiler
 from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.anthropic.messages import messages_router
 from serve.asgi.arrivals import Arriving
 from serve.asgi.auth import Authenticate
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
-from serve.asgi.head import HeadAsGet
 from serve.asgi.known_hosts import KnownHosts
 from serve.asgi.root_path import UnderRoot
 from serve.asgi.synthetic_header import synthetic_header
@@ -38,6 +38,22 @@ from serve.sglang.profiling import profiling_router
 from serve.sglang.server_state import server_state_router
 from serve.telemetry.exposition import CONTENT_TYPE, render
 from serve.telemetry.record import Recorded, RecordHandler
+
+
+class HeadAsGet:
+    """Middleware that passes HEAD to the application as GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        asked = {**scope, "method": "GET"}
+        await self._app(asked, receive, send)
+        scope["route"] = asked.get("route")  # For the record of the request.
+
 
 STOP_TIMEOUT_S = 2.0
 

@@ -17,7 +17,6 @@ from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.kv_transfer.start import one_after_the_other, start_transfers
-from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.serve_options import ServeOptions
@@ -31,6 +30,21 @@ from serve.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from serve.hosts.lead import Leader
     from serve.kv_events.publisher import KVEventPublisher
+import random
+import secrets
+from collections.abc import Callable
+
+SEED_BITS = 53
+"""Clients that read every number as a double get these seeds exactly."""
+
+
+def seed_source(seed: int | None) -> Callable[[], int]:
+    """Return a source of seeds: reproducible if `seed` is given, else random."""
+    if seed is None:
+        return lambda: secrets.randbits(SEED_BITS)
+    source = random.Random(seed)
+    return lambda: source.getrandbits(SEED_BITS)
+
 
 Report = StartupReport | LoggedStartup
 

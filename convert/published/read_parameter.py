@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from convert.files.aligned import aligned_empty
 from convert.files.box import Box, box_shape, scaled, whole
 from convert.files.safetensors_files import DTYPES, read_box
 from convert.files.slabs import row_slabs
@@ -17,6 +17,18 @@ from convert.published.form import PartReader
 from convert.published.plan import Source
 from convert.published.weights import Weight
 from pallas_kernels import QuantFormat, QuantizedArray, dequantize
+
+ALIGNMENT = 64
+"""In bytes. XLA:CPU copies memory that is not aligned; NumPy's memory may begin anywhere."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Return an uninitialised array like `np.empty`, aligned for XLA:CPU."""
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + nbytes].view(dtype).reshape(shape)
+
 
 TILE = 256
 """Columns of a slab that are transposed together; source and result fit into a cache."""

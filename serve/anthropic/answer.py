@@ -1,5 +1,6 @@
 """The answer to a message: one body, or a stream of events."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +8,31 @@ from typing import Any
 from convert.text.json_pieces import json_pieces
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import NamedEvent
-from serve.anthropic.pings import PING, with_pings
 from serve.asgi.error_forms import anthropic_form
 from serve.asgi.errors import as_api_error
 from serve.asgi.sse import named_event
 from serve.engine.choices import ChoiceState
 from serve.engine.errors import EngineError, ShuttingDown
 from serve.engine.stream import OutputStream
+
+PING: dict[str, Any] = {"type": "ping"}
+PING_S = 10.0
+
+
+async def with_pings(
+    events: AsyncIterator[list[dict[str, Any]]], every_s: float = PING_S
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the same lists of events, and a ping after every `every_s` seconds without one."""
+    while True:
+        coming = asyncio.ensure_future(anext(events, None))
+        try:
+            while not (await asyncio.wait((coming,), timeout=every_s))[0]:
+                yield [PING]
+        finally:
+            coming.cancel()
+        if (some := coming.result()) is None:
+            return
+        yield some
 
 
 @dataclass(frozen=True)

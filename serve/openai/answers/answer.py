@@ -1,6 +1,7 @@
 """Runs engine requests and writes their HTTP answer, whole or streamed."""
 
 import time
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,20 +10,49 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import Response
 
-from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, json_pieces
+from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, dumps, json_pieces
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
 from serve.asgi.sse import DONE, ClientGone, EventStream, WholeBody, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
+from serve.chat_format.marked_text import TokenBytes
 from serve.engine.choices import Choices, ChoiceState, Part
 from serve.engine.stream import OutputStream
 from serve.openai.answers.logprob_forms import logprobs_by_id
 from serve.openai.answers.responses import usage
 from serve.openai.answers.spec_metrics import measure
-from serve.openai.answers.token_origins import TokenOrigins
 from serve.openai.kv_transfer import with_transfer
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
+
+
+class TokenOrigins:
+    """Formats the tokens of one choice as they arrive.
+
+    `text` is the text that a token adds; the joined texts are the answer. A character split over
+    tokens is in the last of them, and a stop id adds none. `origin` is 0 for a token chosen by the
+    target, i for one accepted as draft i of its round.
+    """
+
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._decoder: IncrementalDecoder = getincrementaldecoder("utf-8")("replace")
+
+    def take(
+        self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: bool
+    ) -> Iterator[JsonText]:
+        """Yield an entry per token. With `last`, no token follows, so that no text is held back.
+
+        `silent`: the last token is a stop id that is not part of the text.
+        """
+        final = len(token_ids) - 1
+        for index, (token_id, origin) in enumerate(zip(token_ids, origins, strict=True)):
+            hidden = silent and index == final
+            data = b"" if hidden else self._tokenizer.token_bytes(token_id, self._skip_special)
+            text = self._decoder.decode(data, final=last and index == final)
+            yield JsonText(f'{{"text":{dumps(text)},"origin":{origin}}}')
+
 
 CLIENT_CLOSED_REQUEST = 499
 
