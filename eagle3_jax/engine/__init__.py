@@ -1,4 +1,4 @@
-"""The one engine: host-side scheduling over compiled programs."""
+"""The engine: host-side scheduling over compiled programs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What has been dispatched to the device and not been read."""
+"""Programs that have been dispatched and not been read."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,9 @@ from eagle3_jax.engine.sequence import Sequence
 class InFlight(NamedTuple):
     """A dispatched program whose output is not read yet.
 
-    members: whose reports it will put out, in their order.
-    drafted: drafts that a round makes for each of them.
-    timed: a round's choice of k, if the program before it was still unread when it was dispatched:
-    the time between their two reads is then the round's own.
+    `members` are in the order of reports; a round makes `drafted` drafts for each. `timed` is a
+    round's choice of k if the previous program was unread at its dispatch, so that the time between
+    the two reads is the round's own.
     """
 
     output: ProgramOutput

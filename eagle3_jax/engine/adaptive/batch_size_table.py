@@ -1,4 +1,4 @@
-"""A fixed choice of k by batch size, as vLLM's num_speculative_tokens_per_batch_size gives it."""
+"""A fixed choice of k by batch size, as in vLLM's num_speculative_tokens_per_batch_size."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,8 +8,7 @@ BatchSizeTable = tuple[tuple[int, int, int], ...]
 
 
 def check_table(rows: Sequence[Sequence[int]], most: int) -> BatchSizeTable:
-    """The rows in order. Raises ValueError unless they begin at 1, don't overlap and ask for
-    0..most drafts."""
+    """Sort rows; raise ValueError unless they start at 1, do not overlap and have k in 0..most."""
     if not rows or any(len(row) != 3 or any(type(n) is not int for n in row) for row in rows):
         raise ValueError(
             "num_speculative_tokens_per_batch_size must be rows of three integers, "
@@ -37,7 +36,7 @@ def check_table(rows: Sequence[Sequence[int]], most: int) -> BatchSizeTable:
 
 
 def expand_table(table: BatchSizeTable, max_num_seqs: int) -> tuple[int, ...]:
-    """k of each batch size 1..max_num_seqs; sizes between and after rows take the row before."""
+    """Return k of each batch size 1..max_num_seqs; uncovered sizes use the previous row."""
     return tuple(
         next(k for low, _, k in reversed(table) if low <= size)
         for size in range(1, max_num_seqs + 1)

@@ -1,13 +1,13 @@
-"""How often drafts are accepted, by position, as an exponentially weighted mean."""
+"""Acceptance rates of drafts by position, as exponentially weighted means."""
 
 from itertools import accumulate
 from operator import mul
 
 HALF_LIFE = 512
-"""Drafts at a position after which what was seen before counts half."""
+"""Number of drafts at a position after which an older observation counts half."""
 DECAY = 0.5 ** (1 / HALF_LIFE)
 PRIOR_TRIES, PRIOR_RATE = 4.0, 0.8
-"""Before anything was seen: so high that a draft gets its chance."""
+"""Prior before any observation, high enough that drafting is tried."""
 
 
 class RecentAcceptance:
@@ -18,16 +18,16 @@ class RecentAcceptance:
         self._accepted = [PRIOR_TRIES * PRIOR_RATE] * num_speculative_tokens
 
     def observe(self, verified: int, accepted: int) -> None:
-        """Takes one verify of one sequence: of `verified` drafts the first `accepted` held."""
+        """Record one verify of one sequence: of `verified` drafts the first `accepted` held."""
         for position in range(min(accepted + 1, verified)):
             self._tried[position] = self._tried[position] * DECAY + 1
             self._accepted[position] = self._accepted[position] * DECAY + (position < accepted)
 
     @property
     def rates(self) -> list[float]:
-        """The conditional probabilities, position by position."""
+        """Conditional acceptance probabilities by position."""
         return [a / t for a, t in zip(self._accepted, self._tried, strict=True)]
 
     def expected_tokens(self) -> list[float]:
-        """Mean tokens that a round of 0..k drafts commits, the bonus token included."""
+        """Return the mean tokens, bonus included, that rounds of 0..k drafts commit."""
         return list(accumulate(accumulate(self.rates, mul, initial=1.0)))

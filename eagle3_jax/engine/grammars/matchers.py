@@ -1,4 +1,4 @@
-"""Where a request's answer is in its grammar, from its first token on."""
+"""Matchers for requests: the grammar, the thinking budget, or both."""
 
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
@@ -8,7 +8,7 @@ from eagle3_jax.engine.request import Request
 def matcher_of(
     request: Request, compiler: grammars.GrammarCompiler | None
 ) -> grammars.Matcher | None:
-    """None for free text; ValueError where an engine has no grammars."""
+    """Return a request's matcher, None for free text; raise ValueError without grammars."""
     constraint, budget = request.sampling.structured_outputs, request.sampling.thinking_budget
     if constraint is None and budget is None:
         return None

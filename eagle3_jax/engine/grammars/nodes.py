@@ -1,4 +1,4 @@
-"""Masks behind the drafts of a tree: a matcher follows each of its paths."""
+"""Masks after the drafts of a tree: a matcher follows each of its paths."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,8 +11,10 @@ from eagle3_jax.sampling.token_mask import ALL_ALLOWED
 def fill_nodes(
     matcher: Matcher, masks: np.ndarray, draft_ids: Sequence[int], parents: Sequence[int]
 ) -> list[int]:
-    """`Matcher.fill` for drafts of which each comes behind the node parents[i]: 0 is the last
-    token known, i + 1 the draft i. A chain has one path. Paths that begin alike agree there."""
+    """Fill masks like `Matcher.fill` for a tree, in which draft i follows node parents[i].
+
+    Node 0 is the last known token, node i + 1 is draft i. Paths agree on their common prefix.
+    """
     drafts = list(draft_ids)
     for path in paths_of(parents):
         rows = masks[[0, *path]]
@@ -25,7 +27,7 @@ def fill_nodes(
 
 
 def paths_of(parents: Sequence[int]) -> Iterator[list[int]]:
-    """The nodes from below the root to each leaf; of a root alone none."""
+    """Yield the nodes from below the root to each leaf; nothing for a root alone."""
     for leaf in sorted({*range(len(parents) + 1)} - {*parents}):
         path = [leaf] if leaf else []
         while path and parents[path[-1] - 1]:

@@ -1,4 +1,4 @@
-"""Rounds with a grammar in them: two programs, because their masks depend on their drafts."""
+"""Rounds with grammars, as two programs, because their masks depend on their drafts."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
@@ -13,16 +13,18 @@ from eagle3_jax.engine.sequence import Sequence
 def with_masks(
     members: list[Sequence], masking: Masking, constrained: Callable[[Sequence], bool]
 ) -> tuple[list[Sequence], Masks]:
-    """Those who may take part, with the masks of their next tokens: who is constrained and has no
-    mask yet sits the round out."""
+    """Return the sequences whose masks, if they need any, are ready, and these masks."""
     waiting = {s: s.matcher for s in members if s.matcher is not None and constrained(s)}
     masks = masking.next_masks(list(waiting.values())) if waiting else {}
     return [s for s in members if s not in waiting or s.matcher in masks], masks
 
 
 def batches_of(members: list[Sequence], *, exact: bool) -> list[list[Sequence]]:
-    """Who shares a round. In exact mode grammars keep to themselves: their rounds are other
-    programs, and nobody's bits may depend on a neighbour's options."""
+    """Group sequences into rounds.
+
+    In exact mode constrained sequences run apart: their rounds are other programs, and a sequence's
+    bits must not depend on a neighbour's options.
+    """
     if not exact:
         return [members] if members else []
     free = [s for s in members if s.matcher is None]
@@ -33,8 +35,10 @@ def batches_of(members: list[Sequence], *, exact: bool) -> list[list[Sequence]]:
 def run_split_round(
     members: Rows[Sequence], first: Masks, runner: Runner, masking: Masking
 ) -> ProgramOutput:
-    """Masks the first drafts, proposes, masks what the drafts lead to, and verifies. Where the
-    grammar leaves one choice the host drafts it."""
+    """Mask the first drafts, propose, mask the nodes after the drafts, and verify.
+
+    If a grammar allows only one token, the host drafts it.
+    """
     config = runner.config
     bucket = config.split_bucket_for(most_together(members))
     masks = runner.open_nodes(bucket * config.data_parallel_size)

@@ -1,8 +1,8 @@
-"""The factors of float8 KV pools: what is stored times its pool's factor is what was written.
+"""Scales of float8 KV pools: stored value times scale is the written value.
 
-No published checkpoint of Kimi-K2.5 or its drafts has any (Quark's `kv_cache_quant_config` is empty
-there, compressed-tensors' `kv_cache_scheme` null), and a factor that nobody chose would saturate
-keys in silence. So they are given: one number for all pools, or measured ones.
+No published checkpoint of Kimi-K2.5 or its drafts has scales (Quark's `kv_cache_quant_config` is
+empty, compressed-tensors' `kv_cache_scheme` null), and a default would saturate keys silently. So
+they must be given: one number for all pools, or measured ones.
 """
 
 import math
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KVScales:
-    """One factor a pool, in the order of the pools: a target has one pool a layer, a draft with
-    latent attention one, another its keys' and its values'.
+    """One scale per pool, in pool order; raises ValueError unless all are positive and finite.
 
-    Raises ValueError unless all are positive and finite.
+    A target has one pool per layer. A draft has one with latent attention, else keys and values.
     """
 
     target: tuple[float, ...]
@@ -27,9 +26,9 @@ class KVScales:
 
 
 def pool_scales(given: float | KVScales, target_pools: int, draft_pools: int) -> KVScales:
-    """The factor of each pool. Without a draft its factors are not looked at.
+    """Return the scale of each pool; draft scales are ignored without a draft.
 
-    Raises ValueError where there are not as many as pools.
+    Raises ValueError if the counts of scales and pools differ.
     """
     if not isinstance(given, KVScales):
         return KVScales((given,) * target_pools, (given,) * draft_pools)

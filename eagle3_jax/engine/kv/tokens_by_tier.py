@@ -1,10 +1,10 @@
-"""Prompt tokens whose KV need not be computed, by where it lay."""
+"""Prompt tokens with cached KV, by the tier they were found in."""
 
 from typing import NamedTuple
 
 
 class TokensByTier(NamedTuple):
-    """Tokens found on the devices, in the host's memory, on a disk and on another machine."""
+    """Tokens found on the devices, in host memory, on disk and on another machine."""
 
     device: int = 0
     host: int = 0
@@ -13,16 +13,16 @@ class TokensByTier(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Of all tiers."""
+        """Tokens of all tiers."""
         return sum(self)
 
     @property
     def below(self) -> int:
-        """Of all tiers but the devices' own memory: these had to be brought there."""
+        """Tokens of all tiers except the devices' memory, to which they were copied."""
         return self.total - self.device
 
     def plus(self, other: "TokensByTier") -> "TokensByTier":
-        """Both, tier by tier."""
+        """Return the sums per tier."""
         return TokensByTier(*map(sum, zip(self, other, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""What a program's last bits depend on besides the program: what XLA compiles it for, and how."""
+"""Facts besides the program that its last bits depend on: XLA's target and options."""
 
 import os
 import platform
@@ -11,14 +11,16 @@ from jax.extend import backend
 
 CPU_FACTS = Path("/proc/cpuinfo")
 FEATURES = "flags", "Features"
-"""The line of them on x86 and on Arm."""
+"""The line of CPU features on x86 and on Arm."""
 WITHOUT_EFFECT = "--xla_dump", "--xla_force_host_platform_device_count", "--xla_gpu_cuda_data_dir"
-"""Flags of XLA that change no program."""
+"""XLA flags that change no program."""
 
 
 def compiled_for(leaf: Array) -> tuple[object, ...]:
-    """Of the devices that an array lies on: the version of their runtime, XLA's flags, the
-    precision of products and, of CPUs, their instructions and how many threads divide a sum."""
+    """Return facts of an array's devices that compiled programs depend on.
+
+    They are runtime version, XLA flags, matmul precision and, for CPUs, instructions and threads.
+    """
     config: Any = jax.config  # Its stubs leave the field out.
     flags = os.environ.get("XLA_FLAGS", "").split()
     (name,) = {device.platform for device in leaf.devices()}
@@ -31,7 +33,7 @@ def compiled_for(leaf: Array) -> tuple[object, ...]:
 
 
 def cpu_features() -> list[str]:
-    """The instructions of this CPU, as Linux lists them; elsewhere its name alone."""
+    """Return this CPU's instructions as Linux lists them, elsewhere its name alone."""
     try:
         lines = CPU_FACTS.read_text().splitlines()
     except OSError:
@@ -41,6 +43,6 @@ def cpu_features() -> list[str]:
 
 
 def cpu_threads() -> int:
-    """Cores that this process may use, which is how many threads XLA has."""
+    """Return the number of cores this process may use, which is XLA's thread count."""
     own = getattr(os, "sched_getaffinity", None)
     return len(own(0)) if own else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""One name for everything that the numbers in a page of the KV cache depend on.
+"""Fingerprint of everything that the values in a KV cache page depend on.
 
-Pages outlive an engine, on a disk, and leave it, for another server: they are found again only
-under the fingerprint they were written with.
+Pages outlive an engine on disk and go to other servers. They are found again only under the
+fingerprint that they were written with.
 """
 
 from functools import reduce
@@ -22,10 +22,10 @@ from eagle3_jax.engine.programs.compiled_for import compiled_for
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 
 PAGE_LAYOUT = 2
-"""Of the rows within a page and of its bytes on the way (`page_copies.py`); a change raises it."""
+"""Version of the layout of rows in a page and of its bytes in transfer (`page_copies.py`)."""
 PACKAGES = "eagle3-jax", "jax", "jaxlib"
 ODD = 2_654_435_761
-"""A multiplier under which neighbouring numbers differ in all bits (Knuth)."""
+"""Knuth's multiplier: products of neighbouring numbers differ in all bits."""
 
 
 def page_fingerprint(
@@ -36,9 +36,9 @@ def page_fingerprint(
     page_bytes: int,
     vision: VisionConfig | None = None,
 ) -> bytes:
-    """32 bytes: of all weights' own bits, the configurations, how pages are laid out and computed,
-    the devices, how the pair lies on them, what they compile for and the versions. Reads all
-    weights once, those of vision too where there is some.
+    """Hash all weights and facts that pages depend on to 32 bytes, after reading the weights once.
+
+    The facts: configurations, page layout and computation, devices, mesh, compilation, versions.
     """
     facts = {
         "layout": PAGE_LAYOUT,
@@ -61,15 +61,17 @@ def page_fingerprint(
 
 
 def _mesh_sizes(leaf: Array) -> dict[str, int]:
-    """Of each axis: as many devices along another one add other parts up (experts, or columns)."""
+    """Return the size of each mesh axis; axes of equal size sum different parts."""
     lies = leaf.sharding
     return dict(lies.mesh.shape) if isinstance(lies, NamedSharding) else {}
 
 
 @jax.jit
 def _sums(leaves: tuple[Array, ...]) -> UInt32[Array, " leaves"]:
-    """Of each array the sum of its numbers' bits, each times an odd number of its own place, modulo
-    2^32: the same however the array is cut among devices."""
+    """Sum each array's bits modulo 2^32, each times an odd number for its position.
+
+    The result does not depend on the sharding.
+    """
     return jnp.stack([_sum(leaf) for leaf in leaves])
 
 

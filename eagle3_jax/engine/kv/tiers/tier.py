@@ -1,7 +1,7 @@
-"""What a tier is to the scheduler, what lies below one, and what they need to copy pages.
+"""Interfaces of memory tiers, of page sources, and of the copies they need.
 
-A page is named by its key (`engine/kv/prefix_cache.py`), which stands for its contents, target and
-draft. Copies run beside the rounds: whoever begins one asks later whether it is done.
+A page is named by its key (`engine/kv/prefix_cache.py`), which identifies its contents for target
+and draft. Copies overlap with rounds; the caller polls for their completion.
 """
 
 from collections.abc import Sequence
@@ -10,29 +10,29 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 COPIED_PAGES = 8
-"""Pages that one program copies."""
+"""Pages copied by one program."""
 
 
 class KeyedPage(NamedTuple):
-    """A page of the cache, and the key of what it holds or is to hold."""
+    """A page of the cache, and the key of its present or future contents."""
 
     key: bytes
     page: int
 
 
 class KeyedSlot(NamedTuple):
-    """A slot of the host's memory, and the key of the page it holds or is to hold."""
+    """A slot of host memory, and the key of its present or future contents."""
 
     key: bytes
     slot: int
 
 
 Place = Literal["disk", "remote"]
-"""Where pages that come into the host's memory were: a directory, another server."""
+"""Origin of pages that come into host memory: a directory or another server."""
 
 
 class TierRoom(NamedTuple):
-    """How full a tier is, in pages. tier: a field of `TokensByTier`."""
+    """Occupancy of a tier in pages. `tier` is a field of `TokensByTier`."""
 
     tier: str
     pages: int
@@ -40,119 +40,115 @@ class TierRoom(NamedTuple):
 
 
 class Tier(Protocol):
-    """Keeps pages by their keys; the oldest unused go when it is full."""
+    """Stores pages by key, with LRU eviction."""
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, it has."""
+        """Return the number of leading keys in the tier."""
         ...
 
     def save(self, pages: Sequence[KeyedPage]) -> list[int]:
-        """Begins to keep these pages as programs dispatched so far leave them; which of them, where
-        there is no room for all."""
+        """Start saving pages as dispatched programs leave them; return the pages that fit."""
         ...
 
     def load(self, pages: Sequence[KeyedPage]) -> None:
-        """Begins to fill these pages, whose keys it has; it keeps them meanwhile."""
+        """Start filling these pages, whose keys it has; they cannot be evicted meanwhile."""
         ...
 
     def done(self) -> list[int]:
-        """Goes on with what has been begun; the pages that programs dispatched from now on find
-        filled, each once."""
+        """Poll copies; return, once, the pages filled in programs dispatched from now on."""
         ...
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall find these keys, None: any key."""
+        """Remove these keys. With `keys=None`, remove all keys."""
         ...
 
     @property
     def can_save(self) -> bool:
-        """Whether a save may begin; few go on at a time, each has a copy on the device."""
+        """True if a save may begin; few may be in flight, each with a buffer on the device."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether something begun is not done."""
+        """True if a copy is in flight."""
         ...
 
     @property
     def rooms(self) -> tuple[TierRoom, ...]:
-        """How full it is, and tiers below it."""
+        """Occupancy of this tier and those below it."""
         ...
 
 
 class PageSource(Protocol):
-    """Where pages can be brought into the host's memory from. Threads of its own copy them."""
+    """An origin from which its own threads copy pages into host memory."""
 
     @property
     def place(self) -> Place:
-        """What it is."""
+        """Kind of the origin."""
         ...
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, it has."""
+        """Return the number of leading keys that it has."""
         ...
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
-        """Begins to fill these slots, whose keys it has or had."""
+        """Start filling these slots, whose keys it has or had."""
         ...
 
     def done(self) -> list[tuple[int, bool]]:
-        """Slots whose copies have ended since it was last asked, and whether they went well; a slot
-        that was to be filled holds nothing otherwise."""
+        """Return newly completed copies as (slot, success); slots of failed copies are empty."""
         ...
 
 
 class LowerTier(PageSource, Protocol):
-    """A source that keeps what it is given."""
+    """A page source that also stores pages."""
 
     def save(self, pages: Sequence[KeyedSlot]) -> None:
-        """Begins to keep what these slots hold, which stays there until it is `done`."""
+        """Start saving these slots, whose contents stay unchanged until `done`."""
         ...
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall find these keys, None: any key."""
+        """Remove these keys. With `keys=None`, remove all keys."""
         ...
 
     @property
     def can_save(self) -> bool:
-        """Whether a save may begin; few go on at a time."""
+        """True if a save may begin; few may be in flight."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save is under way."""
+        """True if a save is in flight."""
         ...
 
 
 class PageBytes(Protocol):
-    """The bytes of the host's slots, of all devices: uint8[page_bytes]. Any thread may ask."""
+    """Bytes of host slots over all devices, uint8[page_bytes]. Thread-safe."""
 
     @property
     def page_bytes(self) -> int:
-        """Of a slot."""
+        """Bytes per slot."""
         ...
 
     @property
     def fingerprint(self) -> bytes:
-        """Of all that gives a page's bytes their meaning: engines of one share pages."""
+        """Hash of all that gives a page's bytes meaning; engines with equal hashes share pages."""
         ...
 
     def bytes_of(self, slot: int) -> np.ndarray:
-        """What a slot holds; waits for a copy that is under way."""
+        """Return a slot's bytes; wait for a copy in flight."""
         ...
 
     def fill(self, slot: int, data: np.ndarray) -> None:
-        """Puts a page into a slot."""
+        """Write a page into a slot."""
         ...
 
 
 class PageCopies(Protocol):
-    """Copies between pages of the cache and numbered slots of the host's memory, at most
-    COPIED_PAGES at a time (`eagle3_jax.engine.programs.runner.Runner`)."""
+    """Copies of up to COPIED_PAGES between cache pages and numbered host slots (see `Runner`)."""
 
     @property
     def page_bytes(self) -> int:
-        """Of a slot."""
+        """Bytes per slot."""
         ...
 
     def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None: ...
