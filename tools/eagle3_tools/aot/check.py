@@ -104,8 +104,7 @@ def _facts(case: Case, arch: str, launched: list[tuple[Any, TritonCall]]) -> Cas
 
 
 def written(arguments: tuple[Any, ...], results: Any) -> tuple[int, ...]:
-    """Return the indices of large arguments that are also results: pools that the engine
-    donates."""
+    """Return the indices of large arguments that are also results: the pools, which are donated."""
     large = {(x.shape, x.dtype) for x in jax.tree.leaves(results) if x.size >= SMALLEST_WEIGHT}
     known = (isinstance(x, jax.ShapeDtypeStruct) and (x.shape, x.dtype) in large for x in arguments)
     return tuple(index for index, found in enumerate(known) if found and index > 0)

@@ -36,7 +36,7 @@ class Flow:
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
-        """All loops, outer ones first; loops with the same header are one."""
+        """The loops, outer ones first; those with the same header are one."""
         found: dict[int, set[int]] = {}
         for block, targets in self.following.items():
             for target in targets:
