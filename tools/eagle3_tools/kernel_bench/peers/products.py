@@ -77,8 +77,7 @@ def grouped(arguments: Arguments) -> Peer:
 
 
 def grouped_unsorted(arguments: Arguments) -> Peer:
-    """Run `grouped` with the rest of our kernel: sorting by expert and each token's weighted
-    sum."""
+    """Run `grouped` with the rest of our kernel: sorting by expert and tokens' weighted sums."""
     x, multiply, sort, ids, weights = _grouped_parts(arguments)
 
     def run() -> torch.Tensor:
