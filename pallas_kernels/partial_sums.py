@@ -45,7 +45,7 @@ def total(product: Product) -> Float[Array, "..."]:
 def as_product(
     values: Float[Array, "parts flat_rows outputs"], rows: tuple[int, ...], dtype: DTypeLike
 ) -> Product:
-    """Give a kernel's result the leading axes `rows`. Several parts become `PartialSums`."""
+    """Reshape a kernel's result to leading axes `rows`; several parts become `PartialSums`."""
     shaped = values.reshape(len(values), *rows, values.shape[-1])
     return shaped[0] if len(values) == 1 else PartialSums(shaped, jnp.dtype(dtype))
 

@@ -15,8 +15,7 @@ class Norm(NamedTuple):
 
 
 def rms_norm(x: Float[Array, "*rows hidden"], norm: Norm) -> Float[Array, "*rows hidden"]:
-    """Return weight * x / sqrt(mean(x^2) + eps), rounded to x's dtype before the weight, as HF
-    does."""
+    """Return weight * x / sqrt(mean(x^2) + eps), in x's dtype before the weight, as HF does."""
     wide = x.astype(jnp.float32)
     return norm_by(x, norm, jnp.mean(wide * wide, axis=-1))
 

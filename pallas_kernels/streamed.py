@@ -46,8 +46,7 @@ def _fit(rows: int, inputs: int, outputs: int) -> bool:
 
 
 def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
-    """Compute `pallas_kernels.quantized.matmul`, by streams if faster; rows do not affect each
-    other."""
+    """Compute `pallas_kernels.quantized.matmul`, by streams if faster; rows are independent."""
     if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray):
         return matmul(x, kernel)
     if not _fit(math.prod(x.shape[:-1]), *kernel.shape):

@@ -44,10 +44,8 @@ class Operand(NamedTuple):
 @dataclass(frozen=True)
 class ProductTiles:
     """Tile sizes of a product: a program multiplies `rows` by `columns`, `step` inputs at a time.
-
     parts: parts of the inputs (split-K); with several, a launch writes a sum for each
-    (`PartialSums`). ahead: steps prefetched into registers; with 0, Triton overlaps the loads.
-    """
+    (`PartialSums`). ahead: steps prefetched into registers; with 0, Triton overlaps the loads."""
 
     rows: int
     columns: int
@@ -72,11 +70,8 @@ def launch_tiles(
     outputs: Sequence[int],
     dtype: DTypeLike,
 ) -> list[Array]:
-    """Launch kernel(x, *weights, *out, tiles=) for each tile of each part.
-
-    Returns [parts, rows, outputs] for each of `outputs`: in `dtype`, or in float32 if there are
-    several parts.
-    """
+    """Launch kernel(x, *weights, *out, tiles=) for each tile of each part. Returns [parts, rows,
+    outputs] for each of `outputs`: in `dtype`, or in float32 if there are several parts."""
     rows = x.values.shape[0]
     dtype = dtype if tiles.parts == 1 else jnp.float32
     run = launch(
@@ -163,8 +158,7 @@ def _walk(
     add: Callable[[list[Array], _Step], list[Array]],
     totals: list[Array],
 ) -> list[Array]:
-    """Run all steps in order, prefetching `ahead` of them into registers that earlier steps have
-    freed."""
+    """Run all steps in order, prefetching `ahead` of them into registers as these get free."""
     if not ahead:
         return jax.lax.fori_loop(0, steps, lambda i, totals: add(totals, read(i)), totals)
     ahead = min(ahead, steps)
@@ -211,8 +205,7 @@ def _part(
     columns: Array,
     group: Array | int,
 ) -> Array:
-    """Return one step's product. Block scales are applied here, because they change from step to
-    step."""
+    """Return one step's product. Block scales, which change with the step, are applied here."""
     if w.scale is None:
         return dot(part.astype(w.values.dtype), block)
     total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)

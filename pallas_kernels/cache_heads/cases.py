@@ -51,8 +51,7 @@ def make_case(shape: GroupedAttention, rows: int, fp8: bool, pages: int = PAGES)
 
 
 def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
-    """Call `operation` with both pools at one scale, building HeadNorms from arrays if there are
-    any."""
+    """Call `operation` with both pools at one scale, and HeadNorms if their arrays are given."""
     *given, k_pool, v_pool, pages, offsets, scale = arrays
     if norms is not None:
         q, k, squares = norms

@@ -45,8 +45,7 @@ def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
 
 
 class Head(NamedTuple):
-    """One head of one row in `ref` [parts, rows, heads, head_dim]; `dtype` is that of the summed
-    parts."""
+    """One head of one row in `ref` [parts, rows, heads, head_dim]; dtype: that of the sum."""
 
     ref: Any
     dtype: DTypeLike

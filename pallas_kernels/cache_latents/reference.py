@@ -14,8 +14,7 @@ from pallas_kernels.rotation import rotate_interleaved
 def cache_latents(
     rows: LatentRows, pool: LatentPool, q_format: QuantFormat | None
 ) -> tuple[LatentPool, Float[Array, "batch q_len q_lora"] | None]:
-    """Reference of `pallas_kernels.cache_latents.api.cache_latents`; the product quantises its
-    rows."""
+    """Reference of `cache_latents.api.cache_latents`; the product quantises its rows."""
     latent, key = jnp.split(total(rows.compressed), [rows.norm.weight.shape[0]], axis=-1)
     key = rotate_interleaved(key[:, :, None], rows.cos, rows.sin)[:, :, 0]
     latent = rms_norm(latent, rows.norm)

@@ -20,8 +20,7 @@ SINGLE = ("q_b_proj", "o_proj", "down", "dense_down", "shared_down", "q_proj")
 
 
 def cases() -> list[Case]:
-    """Return cases of Kimi and drafts in PTPC, MiniMax in blocks, and drafts with float8 weights
-    only."""
+    """Return cases of Kimi and drafts in PTPC, MiniMax in blocks, and weight-only drafts."""
     found = [
         (matrix, format, rows)
         for matrix in MATRICES

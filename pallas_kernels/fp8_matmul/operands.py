@@ -58,6 +58,5 @@ def refusal(x: Rows, kernel: OneKernel) -> str | None:
 
 
 def _dtype(format: QuantFormat) -> DTypeLike:
-    """Return the weights' dtype: e4m3fn if they are widened before the product, else the GPU's
-    float8."""
+    """Return the weights' dtype: e4m3fn if the kernel widens them, else the GPU's float8."""
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8

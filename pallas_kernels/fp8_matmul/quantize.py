@@ -44,8 +44,7 @@ def fp8_rows(rows: int, inputs: int, *, grouped: bool, width: int | None = None)
 def to_fp8_runs(
     wide: Float[Array, "runs size"], largest: Float[Array, " runs"] | None = None
 ) -> tuple[Array, Array]:
-    """Quantise runs inside a kernel: float8 and one scale a run. largest: magnitudes of longer
-    runs."""
+    """Quantise runs inside a kernel, with a scale each. largest: magnitudes of longer runs."""
     if largest is None:
         # A GPU's maximum ignores NaN.
         magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)

@@ -51,11 +51,9 @@ def choose_tiles(
 
 
 def _split(x: Operand, w: Operand, outputs: int) -> ProductTiles:
-    """Choose 64 columns (whole cache lines of plain weights) and split the inputs.
-
-    Takes the fewest parts with which a quarter of the compute units have two programs. With many
-    rows and columns, three programs of four warps fit, and half of the units get three.
-    """
+    """Choose 64 columns (whole cache lines of plain weights) and split the inputs. Takes the fewest
+    parts with which a quarter of the compute units have two programs. With many rows and columns,
+    three programs of four warps fit, and half of the units get three."""
     rows, columns = _rows_of_tile(x), 64
     programs = _programs(x, outputs, rows, columns)
     many = rows > 64 and (2 * programs >= COMPUTE_UNITS or x.values.dtype.itemsize == 1)
@@ -95,10 +93,8 @@ def _deep(x: Operand, w: Operand, outputs: int, weights: int, least: int) -> Pro
 
 def _ahead(x: Operand, w: Operand, outputs: int) -> ProductTiles:
     """Choose tiles of two weights that share rows: all rows, few columns, and steps loaded ahead.
-
     One step is in local memory while the next ones are loaded into registers. Up to 64 rows, two
-    programs may share a compute unit; more rows use all of it.
-    """
+    programs may share a compute unit; more rows use all of it."""
     many, columns = x.values.shape[0] > 64, 16
     rows = 256 if many else _rows_of_tile(x)
     sharing = 1
@@ -120,11 +116,9 @@ def _has_room(x: Operand) -> bool:
 
 
 def _deepest(x: Operand, w: Operand, outputs: int) -> ProductTiles:
-    """Choose one program for each compute unit with the longest steps: it waits once in each.
-
-    Where two stages fit, 128 columns have steps of half the length with three in flight, and 64
-    columns have the second stage. With masked columns it would spill.
-    """
+    """Choose one program for each compute unit with the longest steps: it waits once in each. Where
+    two stages fit, 128 columns have steps of half the length with three in flight, and 64 columns
+    have the second stage. With masked columns it would spill."""
     rows, columns = _rows_of_tile(x), 128
     if _programs(x, outputs, rows, columns) < COMPUTE_UNITS:
         columns = 64

@@ -25,7 +25,6 @@ def cases() -> list[Case]:
 
 
 def make_case(shape: GroupedAttention, paged: PagedCase, groups: int = GROUPS) -> Case:
-    """Build the case of the query heads of `groups` devices at one device's part of the context."""
     rows, slots = groups * paged.batch * paged.q_len * shape.heads, paged.batch * paged.context
     kept = 2 * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(

@@ -104,7 +104,6 @@ def _run_both(
 
 
 def _most_tiles(stack: ExpertStack, tokens: int) -> int:
-    """Return the number of launched row tiles."""
     rows = row_tile(tokens, stack.top_k, stack.experts)
     return most_tiles(tokens * stack.top_k, stack.experts, rows)
 

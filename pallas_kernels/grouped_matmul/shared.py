@@ -14,8 +14,7 @@ Matrix = Array | QuantizedArray
 
 
 class GatedKernels(NamedTuple):
-    """Kernels of down(silu(gate x) * up x): gate and up [hidden, inter], down [inter, hidden], or
-    stacks."""
+    """Kernels of a gated MLP: gate and up [hidden, inter], down [inter, hidden], or stacks."""
 
     gate: Matrix
     up: Matrix

@@ -109,8 +109,7 @@ def per_value(scale: Num[Array, "rows groups"]) -> Num[Array, "rows values"]:
 
 
 def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows values"]:
-    """Interleave the parts: the first of each, then the second of each. Their number is a power of
-    two."""
+    """Interleave a power of two of parts: the first of each, then the second of each."""
     while len(parts) > 1:
         half = len(parts) // 2
         pairs = zip(parts[:half], parts[half:], strict=True)

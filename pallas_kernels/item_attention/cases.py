@@ -36,7 +36,6 @@ def make_case(shape: VisionAttention, items: Sequence[int]) -> Case:
 
 
 def _run(operation: Any, q: Any, k: Any, v: Any, items: Any) -> Any:
-    """Call `operation` with the tower's scale."""
     return operation(q, k, v, items, q.shape[-1] ** -0.5)
 
 

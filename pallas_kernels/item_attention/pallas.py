@@ -90,8 +90,7 @@ def _of_head(array: Array) -> pl.BlockSpec:
 
 
 class _Softmax(NamedTuple):
-    """Running softmax to the base 2: peak score and mass [rows], weighted sums [rows, columns] by
-    piece."""
+    """Running softmax to the base 2: peak and mass [rows], sums [rows, columns] by piece."""
 
     peak: Array
     mass: Array

@@ -29,7 +29,6 @@ def cases() -> list[Case]:
 
 
 def make_case(head: Head, format: QuantFormat | None, rows: int, filtered: bool) -> Case:
-    """Build the case of `rows` rows times one head; `filtered` adds min-p and a bias."""
     kernels = ("logits_argmax", "logits_argmax_merge")
     return Case(
         operation="logits_argmax",

@@ -66,7 +66,6 @@ def with_values(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
-    """Build the case of `shape` and `paged`; the results are latents."""
     width = shape.kv_lora + shape.rope
     scores = paged.batch * paged.q_len * shape.heads * paged.context
     slots = paged.batch * paged.context
@@ -89,7 +88,6 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV, value_kernel: Any = None) -> Any:
-    """Call `operation` with the published scale."""
     return operation(q, q_rope, paged, SCALE, value_kernel=value_kernel)
 
 

@@ -24,8 +24,7 @@ def merge_into_values(
     value_kernel: Float[Array, "heads kv_lora value"],
     q_len: int,
 ) -> Float[Array, "batch q_len heads value"]:
-    """Merge parts as `merge` does, round to the kernel's dtype and multiply by value_kernel, in one
-    launch."""
+    """Merge parts, round to the kernel's dtype and multiply by value_kernel, in one launch."""
     batch, splits, rows, kv_lora = parts.shape
     heads, _, value = value_kernel.shape
     return launch(

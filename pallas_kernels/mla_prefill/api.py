@@ -45,7 +45,7 @@ def mla_prefill_part(
 
     Returns float32 values and the base-2 logarithm of each row's mass, the sum of exp(score) over
     the slots it sees. The values of a split context are the parts' values weighted by 2 **
-    log-mass. A position of -1 sees nothing and returns 0 and -inf.
+    log-mass. A query with position -1 sees no slot and returns 0 and -inf.
     Raises ValueError as `mla_prefill` does.
     """
     _check("mla_prefill_part", q_nope, q_rope, paged, key_kernel, value_kernel)

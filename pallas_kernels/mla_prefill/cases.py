@@ -22,8 +22,7 @@ CHUNKS = [
 
 
 def cases() -> list[Case]:
-    """Return cases in the middle of a prompt and at eight times that distance, and of a context
-    part."""
+    """Return cases of a short and an eight times longer context, and of a context part."""
     whole = [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
     return whole + [part_case(LATENT_ATTENTION[-1], paged) for paged in CHUNKS[:2]]
 
@@ -63,7 +62,6 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, keys: Any, values: Any, paged: PagedKV) -> Any:
-    """Call `operation` with the published scale."""
     return operation(q, q_rope, paged, 192**-0.5, key_kernel=keys, value_kernel=values)
 
 

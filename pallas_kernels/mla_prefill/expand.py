@@ -28,8 +28,7 @@ def expand(
     value_kernel: Float[Array, "heads kv_lora value"],
     paged: PagedKV,
 ) -> tuple[Float[Array, "batch heads slots nope"], Float[Array, "batch heads slots value"]]:
-    """Return keys without their rotated part, and values. Slots past a sequence's use are
-    undefined."""
+    """Return keys without rotated part, and values. Slots past a sequence's use are undefined."""
     (arrays, specs), kernels = arrays_and_specs(paged, paged.flat_pools), (key_kernel, value_kernel)
     batch, pages_per_seq = paged.page_table.shape
     heads, slots = key_kernel.shape[0], pages_per_seq * paged.page_size

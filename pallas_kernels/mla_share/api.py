@@ -26,10 +26,10 @@ def attend_share(
 
     paged: this device's pool and page table. A position is the last of this device's slots that the
     query sees, -1 if it sees none. Trees are not supported. Scores are multiplied by `scale`.
-    A row of the result, in the queries' bfloat16 or float32, is the mean of latents, 0 if nothing
-    is seen, followed by MASS numbers. The first of these (float32) or the sum of the first three
-    (bfloat16) is the float32 base-2 logarithm of the sum of exp(score), -1e30 if nothing is seen;
-    the others are 0. If a seen slot holds NaN, mean and logarithm are NaN.
+    A row of the result, in the queries' bfloat16 or float32, is the mean of latents, 0 without
+    visible slots, followed by MASS numbers. The first of these (float32) or the sum of the first
+    three (bfloat16) is the float32 base-2 logarithm of the sum of exp(score), -1e30 without visible
+    slots; the others are 0. If a visible slot holds NaN, mean and logarithm are NaN.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     (pool,) = paged.pools
@@ -60,8 +60,8 @@ def share_values(
     """Join the partial attention of `groups` devices and compute each head's values.
 
     Rows are those of `attend_share`. Means are weighted by their masses and added in float32 in the
-    order of the groups; each head's mean is multiplied by its matrix. Rows that saw nothing in any
-    group are 0.
+    order of the groups; each head's mean is multiplied by its matrix. Rows without a visible slot
+    in any group are 0.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     heads, kv_lora, _ = value_kernel.shape

@@ -84,7 +84,6 @@ def _kernels(rows: int) -> tuple[str, ...]:
 
 
 def values_case(shape: LatentAttention, rows: int, groups: int | None = None) -> Case:
-    """Build the case of joining partial attention of one device's heads, `rows` rows."""
     groups = groups or groups_of(shape)
     matrices = shape.heads * shape.kv_lora * VALUE
     shares = groups * rows * shape.heads * (shape.kv_lora + MASS)
@@ -113,5 +112,4 @@ def values_case(shape: LatentAttention, rows: int, groups: int | None = None) ->
 
 
 def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV) -> Any:
-    """Call `operation` with the published scale."""
     return operation(q, q_rope, paged, SCALE)

@@ -38,7 +38,7 @@ def terms(log_mass: Float[Array, "*rows"], dtype: DTypeLike) -> list[Float[Array
 def pack(
     mean: Float[Array, "*rows kv_lora"], log_mass: Float[Array, "*rows"], dtype: DTypeLike
 ) -> Float[Array, "*rows share"]:
-    """Pack rows in bfloat16 or float32. log_mass is float32, -inf if nothing was seen."""
+    """Pack rows in bfloat16 or float32. log_mass is float32, -inf without visible slots."""
     found = terms(jnp.maximum(log_mass, LOWEST), dtype)
     found += [jnp.zeros_like(log_mass)] * (MASS - len(found))
     columns = [mean, jnp.stack(found, axis=-1)]

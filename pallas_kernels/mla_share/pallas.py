@@ -56,8 +56,7 @@ def attend_share(
 def _leave_share(
     own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array
 ) -> None:
-    """Store rows of partial attention [groups, rows, share], as `leave` does, for an unsplit
-    context."""
+    """Store rows of partial attention [groups, rows, share] for an unsplit context."""
     some, (_, rows, share) = state.mass != 0, own.out.shape
     mass = jnp.where(some, state.mass, 1.0)
     mean = jnp.where(some[:, None], state.total * (value_scale / mass)[:, None], 0.0)

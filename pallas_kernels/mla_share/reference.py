@@ -39,8 +39,8 @@ def join_shares(
     shares: Float[Array, "groups batch q_len heads share"],
 ) -> Float[Array, "batch q_len heads dim"]:
     """Join the partial attention of `groups` devices to the same heads. Means are weighted by their
-    masses and added in float32 in the order of the groups; rows that saw nothing in any group are
-    0."""
+    masses and added in float32 in the order of the groups; rows without a visible slot in any group
+    are 0."""
     means, log_mass = unpack(shares, shares.shape[-1] - MASS)
     weights = jnp.exp2(log_mass - log_mass.max(axis=0))
     total = reduce(add, weights[..., None] * means.astype(jnp.float32))

@@ -28,15 +28,13 @@ class PagedCase:
 
     @property
     def variant(self) -> str:
-        """Name in the case's variant: `q4_8k_page16_fp8`, or `q4_8k_page16_b64` for a batch other
-        than 16."""
+        """Name in a case: `q4_8k_page16_fp8`; with a batch other than 16 `q4_8k_page16_b64`."""
         parts = [f"q{self.q_len}", f"{self.context / 1024:g}k", f"page{self.page_size}"]
         parts += [f"b{self.batch}"] * (self.batch != 16)
         return "_".join([*parts, *["fp8"] * self.fp8, *["tree"] * self.tree])
 
     @property
     def kv_dtype(self) -> DTypeLike:
-        """Dtype of the pools."""
         return jnp.float8_e4m3fn if self.fp8 else jnp.bfloat16
 
     @property
@@ -45,7 +43,6 @@ class PagedCase:
         return self.batch * (self.context // self.page_size) + 1
 
     def queries(self, key: Array, *dims: int) -> Float[Array, "batch q_len heads dim"]:
-        """Return query rows [batch, q_len, *dims]."""
         return jax.random.normal(key, (self.batch, self.q_len, *dims), jnp.bfloat16)
 
     def pool(self, key: Array, *row: int) -> Float[Array, "pages page_size *row"]:

@@ -43,11 +43,9 @@ class AttentionTiles:
 
 
 class Slots(NamedTuple):
-    """Location of a tile of keys in the pool: page, and number in the page, of each slot [keys].
-
-    If all slots are in one page, page is a scalar, and number may be that of the first slot only.
-    used [keys]: slots to load, with zeros for the others; None loads all.
-    """
+    """Location of a tile of keys in the pool: page, and number in the page, of each slot [keys]. If
+    all slots are in one page, page is a scalar, and number may be that of the first slot only. used
+    [keys]: slots to load, with zeros for the others; None loads all."""
 
     page: Array
     number: Array
@@ -172,7 +170,7 @@ def keys_of_tile(scores: Array, values: Array, seen: Seen | None) -> Keys:
 
 
 def leave(own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array) -> None:
-    """Store the part's attention and log2 mass. Rows that saw nothing get -inf and no values."""
+    """Store the part's attention and log2 mass: -inf and no values without visible slots."""
     some = state.mass != 0
     mass = jnp.where(some, state.mass, 1.0)
     column = jnp.arange(state.total.shape[1])

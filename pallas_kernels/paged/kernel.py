@@ -42,14 +42,12 @@ def of_sequence(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
 
 
 def padded(size: int, least: int = 1) -> int:
-    """Return the next power of two: block sizes are powers of two, operands of a product at least
-    16."""
+    """Return the next power of two: the size of a block. Products take at least 16."""
     return max(least, 1 << (size - 1).bit_length())
 
 
 def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array) -> Array:
-    """Load rows of a matrix [rows, columns], or of concatenated matrices, by index; zeros
-    elsewhere."""
+    """Load rows of a matrix, or of concatenated matrices, by index; zeros where masked."""
     mask = is_row[:, None] & is_column[None, :]
     index = (lax.div(row, ref.shape[1]), lax.rem(row, ref.shape[1])) if ref.ndim == 3 else (row,)
     place = (*(number[:, None] for number in index), column[None, :])

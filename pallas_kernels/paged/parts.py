@@ -26,6 +26,5 @@ def parts_that_fill(programs: int) -> int:
 
 
 def exact_parts(rows: int) -> int:
-    """Return the parts of each context from its own rows, so that a row's bits are the same in
-    every batch."""
+    """Return the parts of each context by its own rows, so that bits do not depend on the batch."""
     return next((parts for limit, parts in _EXACT_PARTS if rows <= limit), 1)

@@ -52,9 +52,9 @@ def attend(
 ) -> tuple[Float[Array, "sequences rows value_dim"], Float[Array, "sequences rows"]]:
     """Return each query row's attention and log2 mass over the slots that it sees; both float32.
 
-    Query rows are scaled already. The mass is the sum of exp(score). A row that sees nothing gets 0
-    and -inf. read(pages, slots) returns a chunk's keys and values [sequences, slots, ...], which
-    must be finite.
+    Query rows are scaled already. The mass is the sum of exp(score). A row without visible slots
+    gets 0 and -inf. read(pages, slots) returns a chunk's keys and values [sequences, slots, ...],
+    which must be finite.
     """
     per_chunk = max(1, CHUNK_SLOTS // page_size)
     chunk_slots = per_chunk * page_size

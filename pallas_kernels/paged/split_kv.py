@@ -85,8 +85,7 @@ def launch_parts(
     out_specs: Sequence[pl.BlockSpec],
     out_shape: Sequence[jax.ShapeDtypeStruct],
 ) -> Sequence[Array]:
-    """Launch the kernel of `attend_in_parts` for each (row tile, part, sequence) with given
-    results."""
+    """Launch the kernel of `attend_in_parts` for each (row tile, part, sequence)."""
     ancestors = paged.ancestors
     nodes = 0 if ancestors is None else ancestors.shape[-1]
     # Without a tree the mask is never read; passing an existing array avoids a launch to create
@@ -125,8 +124,8 @@ def merge(
     dtype: DTypeLike,
     fp8: bool = False,
 ) -> Sequence[Float[Array, "batch rows _"]]:
-    """Merge the parts of each row to [batch, rows, dim] in `dtype`, skipping parts that saw
-    nothing. fp8: return the GPU's float8 and one scale for each row, [batch, rows, 1]."""
+    """Merge the parts of each row to [batch, rows, dim] in `dtype`, skipping parts without visible
+    slots. fp8: return the GPU's float8 and one scale for each row, [batch, rows, 1]."""
     batch, splits, rows, dim = parts.shape
     outs = [(dim, gpu.current().fp8), (1, jnp.float32)] if fp8 else [(dim, dtype)]
     return launch(
@@ -163,7 +162,7 @@ def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLik
 
 def joined(parts: Any, log_mass: Any) -> tuple[Array, Array]:
     """Merge the parts of one row [splits, dim] by their masses [splits]. Returns the row and the
-    total log2 mass, LOWEST if nothing was seen."""
+    total log2 mass, LOWEST without visible slots."""
     splits, dim = parts.shape
     split, column = jnp.arange(splits), jnp.arange(padded(dim))
     logs = load(log_mass.at[split])

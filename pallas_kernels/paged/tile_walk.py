@@ -53,11 +53,9 @@ class Walk(Generic[Tile]):
 
     @property
     def tiles(self) -> AttentionTiles:
-        """Tile sizes."""
         return self.own.tiles
 
     def first_of(self, index: Array | int) -> Array:
-        """Return a tile's first slot."""
         return self.start + index * self.tiles.keys
 
     def page_of(self, index: Array | int) -> Array:
@@ -90,8 +88,7 @@ class Walk(Generic[Tile]):
 
 
 class Loop(NamedTuple):
-    """Loop state and body. body(trip, carry, masked=) takes `stride` tiles; carry[0] is the
-    softmax."""
+    """Loop state. body(trip, carry, masked=) takes `stride` tiles; carry[0] is the softmax."""
 
     stride: int
     carry: Any
@@ -115,7 +112,7 @@ def attend_to_part(
     """
     tiles, length = own.tiles, context_length(own.table, own.positions, own.page_size, own.nodes)
     start, stop = part(pl.program_id(1), length, tiles)
-    # Position -1, which sees nothing, for rows that do not exist.
+    # Rows that do not exist get position -1, which sees no slot.
     position = load(own.positions.at[query], mask=is_row, other=-1)
     seen_by_all = jnp.min(jnp.where(is_row, position, length)) + 1
     walk, state = Walk(own, query, position, start, stop, read, score), no_softmax(tiles.rows, dim)
@@ -175,8 +172,7 @@ def _groups_overlapped(walk: Walk[Any], state: Softmax) -> Softmax:
 
 
 def _groups_ahead(walk: Walk[Any], state: Softmax) -> Loop:
-    """Process tiles in groups of tiles.group with tiles.ahead groups loaded; a group enters the
-    softmax at once."""
+    """Process groups of tiles.group tiles with tiles.ahead groups prefetched."""
     size, stride = walk.tiles.group, walk.tiles.group * walk.tiles.ahead
 
     def step(trip: Array, carry: Any, *, masked: bool) -> Any:

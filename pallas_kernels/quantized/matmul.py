@@ -1,5 +1,4 @@
-"""Product y = x @ kernel with plain or quantised kernels: the reference of all faster
-implementations."""
+"""Product x @ kernel with plain or quantised kernels: the reference implementation."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float

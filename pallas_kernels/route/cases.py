@@ -36,7 +36,6 @@ def _quantised(stack: ExpertStack) -> list[QuantFormat]:
 
 
 def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    """Build the case of `tokens` tokens, with their rows quantised if `format` is not None."""
     options = RouterOptions(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
     rows = 0 if format is None else tokens * stack.hidden
     few = one_program.fits(tokens, stack.experts, stack.top_k)

@@ -20,8 +20,7 @@ from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
 MOST_TOKENS, MOST_EXPERTS = 16, 512
-"""Limits of the kernel. A compute unit runs one wave per token; more tokens would wait for each
-other."""
+"""Limits of the kernel: a compute unit runs a wave per token, so more tokens would wait."""
 
 
 def fits(tokens: int, experts: int, top_k: int) -> bool:
@@ -66,8 +65,7 @@ def _route(
 
 
 def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: int) -> None:
-    """Compute `grouped_matmul.tile_map`, comparing one choice of all tokens with all pairs at a
-    time."""
+    """Compute `grouped_matmul.tile_map`, comparing a choice of all tokens with all pairs."""
     expert, top_k = chosen.reshape(1, -1), chosen.shape[1]
     nth, pair = jnp.arange(top_k)[None, :], jnp.arange(expert.size)[None, :]
 
@@ -75,8 +73,7 @@ def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: 
         return jnp.sum(jnp.where(nth == n, values, 0), axis=1)[:, None]
 
     def pairs_of(n: Array) -> tuple[Array, Array, Array]:
-        """Return the n-th expert of every token, the pairs with the same expert, and the earlier
-        ones of them."""
+        """Return every token's n-th expert, the pairs with it, and the earlier ones of these."""
         own = column(n, chosen)
         same = expert == own
         return own, same, same & (pair < token * top_k + n)

@@ -25,10 +25,8 @@ def launch_with_rows(
     num_warps: int,
 ) -> tuple[Any, Operand | None]:
     """Launch `programs` programs of `body`, and one program for each row of x that quantises it.
-
     body(program, inputs, outputs) takes refs of (logits, bias, first expert) and of out_shape.
-    Returns the outputs and the quantised rows, None if the experts multiply rows as they are.
-    """
+    Returns the outputs and the quantised rows, None if the experts multiply rows as they are."""
     arrays = asked.logits, asked.bias, asked.held.first
     quantiser = None if asked.x is None else row_kernel(asked.x, asked.format)
     x, quantised = (None, None) if quantiser is None else (asked.x, Operand(*quantiser.out))

@@ -41,8 +41,7 @@ class Chosen(NamedTuple):
 
 
 def slices(experts: int) -> list[Array]:
-    """Return the expert ids [1, 64] of each slice; the last slice may include ids that do not
-    exist."""
+    """Return the expert ids [1, 64] of each slice; some of the last may not exist."""
     lane = jnp.arange(LANES)[None, :]
     return [lane + first for first in range(0, experts, LANES)]
 
@@ -70,8 +69,7 @@ def choose_experts(logits: Any, bias: Any, token: Array, top_k: int) -> Chosen:
 
 
 def _rank(logits: Any, bias: Any, token: Array, expert: Array) -> Array:
-    """Return score plus bias as an integer of the same order, whose maximum does not depend on NaN
-    rules."""
+    """Return score + bias as an integer of the same order, whose maximum ignores NaN rules."""
     tokens, experts = logits.shape
     exists = expert < experts
     score = jax.nn.sigmoid(

@@ -12,7 +12,6 @@ from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, Expert
 
 
 def cases() -> list[Case]:
-    """Return a case for each number of rows; the weights are float32."""
     (stack,) = (stack for stack in EXPERTS if stack.name == "minimax.experts@tp8")
     return [make_case(stack, rows) for rows in (*DECODE_ROWS, MOST_DECODE_ROWS)]
 

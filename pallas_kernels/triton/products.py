@@ -58,8 +58,7 @@ def to_fp8(x: Array) -> Array:
 
 
 def _by_warp_groups(a: Array, b: Array) -> bool:
-    """Return whether a @ b.T is float8 on a GPU that multiplies it by warp groups, with enough rows
-    in b."""
+    """Return whether warp groups multiply a @ b.T: float8, with enough rows in b."""
     rows = gpu.current().warp_group
     if gpu.interpreted() or not rows or b.shape[0] < rows:
         return False

@@ -20,8 +20,7 @@ _INTEGERS, _INTEGERS_BITS = 1.5 * 2**23, 0x4B400000
 
 
 def int8_rows(rows: int, inputs: int) -> RowKernel:
-    """Return the kernel of `quantized.activations.int8_per_token`: int8 [rows, inputs], float32
-    [rows]."""
+    """Kernel of `quantized.activations.int8_per_token`: int8 [rows, inputs], float32 [rows]."""
     values = jax.ShapeDtypeStruct((rows, inputs), jnp.int8)
     return RowKernel(
         "quantize_int8", _int8_kernel, (values, jax.ShapeDtypeStruct((rows,), jnp.float32))
@@ -64,8 +63,7 @@ def to_mxfp4(wide: Array) -> tuple[Array, ...]:
 
 
 def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
-    """Quantise float32 [rows, inputs] inside a kernel to int8 and scales, given the largest
-    magnitudes."""
+    """Quantise float32 [rows, inputs] to int8 and scales in a kernel; largest: magnitudes."""
     factor = largest * (1 / INT8_MAX)
     exact = wide / jnp.where(factor > 0, factor, 1)[:, None]
     rounded = _round(jnp.clip(exact, -INT8_MAX, INT8_MAX)).astype(jnp.int8)
@@ -116,8 +114,7 @@ def _round(x: Array) -> Array:
 
 
 def _e2m1_code(x: Array) -> Array:
-    """Return e2m1 codes as int32: sign, two exponent bits, one mantissa bit; ties to the even
-    mantissa."""
+    """Return e2m1 codes as int32: sign, two exponent bits, a mantissa bit; ties to even."""
     magnitude = jnp.minimum(jnp.abs(x), E2M1_MAX)
     halves = _round(magnitude * 2)
     ones, twos = _round(magnitude) + 2, _round(magnitude / 2) + 4

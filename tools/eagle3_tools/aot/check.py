@@ -31,8 +31,7 @@ from pallas_kernels.case import Case
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check. `problems` is empty if there are none; `kernels` are those that the case
-    names."""
+    """Result of a check: problems found, and the kernels that the case names."""
 
     case: str
     arch: str

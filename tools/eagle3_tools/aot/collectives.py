@@ -15,8 +15,7 @@ _WITH_OPERANDS = ("all-gather-start", "all-to-all-start", "collective-permute-st
 
 @dataclass(frozen=True)
 class Collective:
-    """One output array of a collective. times: number of executions in a loop; 0 if it depends on
-    data."""
+    """One output array of a collective. times: executions in a loop; 0 if data-dependent."""
 
     kind: str
     dtype: str

@@ -26,8 +26,7 @@ def kernel_problems(kernel: Kernel, arch: str) -> list[str]:
 
 
 def matrix_problems(kernels: Sequence[Kernel], wanted: str) -> list[str]:
-    """Check that a kernel uses the matrix instruction `wanted`; "" means that nothing is
-    multiplied."""
+    """Check that a kernel uses the matrix instruction `wanted`; "" if nothing is multiplied."""
     used = sorted({name for kernel in kernels for name in kernel.matrix})
     if not wanted or any(wanted in name for name in used):
         return []

@@ -34,11 +34,9 @@ def may_be_narrow(arguments: Any) -> set[str]:
 def width_problems(
     arch: str, launched: Sequence[tuple[Any, TritonCall]], others: Collection[str]
 ) -> list[str]:
-    """List weights and pools that are loaded in pieces of one or two bytes.
-
-    Checks the program's arguments of any size, except those in `others`. Arrays that the program
-    made are rows and tables. A load from an unidentified array may be of a weight, and counts.
-    """
+    """List weights and pools that are loaded in pieces of one or two bytes. Checks the program's
+    arguments of any size, except those in `others`. Arrays that the program made are rows and
+    tables. A load from an unidentified array may be of a weight, and counts."""
     return [
         f"{kernel.name}: {times} loads of one or two bytes of {call.shown(place)}, which is to be "
         "loaded in pieces of 16"

@@ -101,8 +101,7 @@ class Target(ABC):
 
     @abstractmethod
     def narrow_loads(self, kernel: Any, call: TritonCall) -> dict[int, int]:
-        """Return arguments that the code loads in pieces of one or two bytes, with the number of
-        loads."""
+        """Return arguments that are loaded in pieces of one or two bytes, with the load count."""
 
     @abstractmethod
     def facts(self, kernel: Any, call: TritonCall, arch: str) -> KernelFacts:

@@ -34,8 +34,7 @@ class Turns:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Return a context for a timing, which waits for running compilations; one thread at a
-        time."""
+        """Return a context for a timing, which waits for running compilations; one at a time."""
         with self._changed:
             self._timing += 1
             self._changed.wait_for(lambda: not self._compiling)
@@ -52,8 +51,7 @@ class Turns:
 
 
 class Ahead:
-    """Results of compile(key, turn), started ahead of use. `compile` enters `turn` for each
-    program."""
+    """Results of compile(key, turn), started ahead; compile enters turn for each program."""
 
     def __init__(
         self,

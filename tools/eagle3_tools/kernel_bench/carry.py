@@ -113,8 +113,7 @@ def _copy_metadata(folder: Path) -> None:
 
 
 def _lacking(modules: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return name==version of the modules' imports with their requirements, except those in
-    `there`."""
+    """Return name==version of the modules' imports and requirements beyond `there`."""
     # JAX and torch load some packages only if they happen to be installed: ignore these.
     core = [name for name in THERE if find_spec(name)]
     beside = _imported_beside([*core, "jax.numpy", "jax.experimental.pallas"], modules)

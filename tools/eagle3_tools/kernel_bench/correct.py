@@ -11,8 +11,7 @@ from pallas_kernels.difference import difference, read_arrays
 
 
 def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:
-    """Compile the reference for such arguments, with bfloat16 widened to float32, in full
-    precision."""
+    """Compile the reference for such arguments, bfloat16 as float32, in full precision."""
     wide = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, _wide(x.dtype)), shapes)
     with jax.default_matmul_precision("highest"):
         program = jax.jit(lambda *a: case.reference(*a)).lower(*wide).compile()

@@ -11,7 +11,6 @@ from eagle3_tools.kernel_bench.timing import Spread
 
 
 def print_ceilings(console: Console, ceilings: Ceilings) -> None:
-    """Print the GPU's limits."""
     fp8 = "not measured" if ceilings.fp8 is None else f"{ceilings.fp8 / 1e12:.0f} TFLOP/s"
     _line(
         console,

@@ -98,8 +98,7 @@ class KernelFacts:
         return max(known, key=lambda array: self.arrays[array], default=None)
 
     def trips(self, loop: LoopFacts, programs: float, touched: float = 1.0) -> float:
-        """Return the loop's iterations in each of `programs` programs that read a fraction
-        `touched`."""
+        """Return the loop's iterations a program; `touched` is the fraction of arrays read."""
         if loop.trips is not None:
             return float(loop.trips)
         anchor = self.anchor(loop.work.loads)

@@ -45,7 +45,6 @@ class ModelGpu:
 
     @property
     def latency_clocks(self) -> float:
-        """The latency in clocks."""
         return self.latency * self.hz
 
 

@@ -29,7 +29,6 @@ class CaseFacts:
     kernels: tuple[KernelFacts, ...]
 
     def predictions(self, gpu: ModelGpu) -> tuple[Prediction, ...]:
-        """Return a prediction for each kernel."""
         return _predictions(self, gpu)
 
     def seconds(self, gpu: ModelGpu) -> float:
@@ -48,7 +47,6 @@ def _predictions(case: CaseFacts, gpu: ModelGpu) -> tuple[Prediction, ...]:
 
 
 def path_of(arch: str, folder: Path = FOLDER) -> Path:
-    """Return the path of an architecture's record."""
     return folder / f"{arch}.json"
 
 

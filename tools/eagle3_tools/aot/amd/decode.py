@@ -206,8 +206,7 @@ def _accumulates(raw: Any, key: str) -> bool:
 
 
 def _modifiers(encoding: str, key: str, numbers: dict[str, int]) -> dict[str, Any]:
-    """Return the modifications that the encoding applies to an operand before or after the
-    operation."""
+    """Return the encoding's modifications of an operand, before or after the operation."""
     sdwa, place = "SDWA" in encoding, {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}.get(key)
     if place is None:
         return {}

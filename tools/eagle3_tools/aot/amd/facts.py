@@ -52,8 +52,7 @@ class _Reader:
         return KernelFacts(**{**vars(self.bare), "loops": loops, "outside": outside})
 
     def _outside(self, loops: Sequence[Loop]) -> Code:
-        """Return the code that a program executes outside its main loop: the path to it and from
-        it."""
+        """Return the code that a program runs outside its main loop: the path to and from it."""
         inside = frozenset[int]().union(*(loop.blocks for loop in loops))
         if not loops:
             return self.flow.instructions(self.flow.blocks)

@@ -52,8 +52,7 @@ def scalar_width(i: Instruction) -> int:
 
 
 def lds_bytes(i: Instruction) -> int:
-    """Return the bytes that a wave moves between LDS and registers; lane permutations count as
-    moves."""
+    """Return the bytes that a wave moves between LDS and registers, permutations included."""
     if not i.name.startswith("ds_"):
         return 0
     found = _LDS_WIDTH.search(i.name.replace("_tr", ""))

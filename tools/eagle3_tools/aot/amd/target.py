@@ -50,8 +50,7 @@ class AmdTarget(Target):
         super().load()
 
     def description(self, gpu: Gpu) -> str:
-        """Describe the GPU. XLA plans with four fifths of the memory if no allocator states a
-        limit."""
+        """Describe the GPU. XLA uses four fifths of the memory if no allocator states a limit."""
         t, lds = _TARGETS[gpu.arch], gpu.lds_bytes
         memory = (t["memory"] << 30) * 5 // 4
         return f"""gpu_device_info {{

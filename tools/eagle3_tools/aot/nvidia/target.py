@@ -67,8 +67,7 @@ class NvidiaTarget(Target):
             yield Path(folder)
 
     def options(self, folder: Path) -> dict[str, str | bool]:
-        """Use a toolkit whose assembler keeps its input, and dump the launches with their dynamic
-        memory."""
+        """Use a toolkit that keeps the assembler's input, and dump launches (dynamic memory)."""
         return {"xla_dump_to": str(folder), "xla_gpu_cuda_data_dir": str(make_toolkit(folder))}
 
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[SmKernel]:
@@ -93,11 +92,9 @@ class NvidiaTarget(Target):
         return [problem for problem, holds in found.items() if holds]
 
     def narrow_loads(self, kernel: SmKernel, call: TritonCall) -> dict[int, int]:
-        """Read the PTX."""
         return narrow_loads(kernel, call)
 
     def facts(self, kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
-        """Read the PTX."""
         return read_facts(kernel, call, arch)
 
     def short_name(self, instruction: str) -> str:

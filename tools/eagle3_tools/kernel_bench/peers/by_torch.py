@@ -51,8 +51,7 @@ def torch_peers(operation: str, arguments: Arguments) -> dict[str, Prepare]:
 
 
 def time_torch(prepare: Prepare, arguments: Sequence[Arguments], runs: int, samples: int) -> Spread:
-    """Time one of `runs` runs in sequence, replayed from a CUDA graph on a GPU. Raises torch's
-    errors."""
+    """Time one of `runs` runs in sequence (a CUDA graph on a GPU). Raises torch's errors."""
     prepared = [prepare(each) for each in arguments]
     on_gpu = torch.cuda.is_available()
 

@@ -64,8 +64,7 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
 
 @dataclass(frozen=True)
 class AbstractRound:
-    """A round before compilation. shapes: of its arguments; `state` is the index of the donated
-    one."""
+    """A round before compilation: shapes of its arguments, `state` the donated one's index."""
 
     arch: str
     function: Callable[..., Any]

@@ -37,7 +37,6 @@ PAIRS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     flags = read_flags("full_size_pairs", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(full_size_options(flags.folder))

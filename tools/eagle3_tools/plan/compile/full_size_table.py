@@ -34,8 +34,7 @@ def compile_full_size(every: Sequence[PlanOptions], limit_s: float = LIMIT_S) ->
 def print_full_size(
     console: Console, every: Sequence[PlanOptions], results: Sequence[Compiled]
 ) -> bool:
-    """Print a row for each round, then collectives and failures; return whether there are no
-    failures."""
+    """Print a row for each round, collectives and failures; return True without failures."""
     console.print(_table(every, results))
     failures = [*failed(map(name_of, every), results)]
     more = dict(more_launches(results))

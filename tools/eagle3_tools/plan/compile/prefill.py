@@ -55,7 +55,6 @@ class PrefillReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     flags = read_flags("prefill", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(prefill_options(flags.folder))

@@ -59,7 +59,6 @@ class ReplicaReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     flags = read_flags("replicas", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = [(flags.folder, kind) for kind in KINDS]

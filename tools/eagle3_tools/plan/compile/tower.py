@@ -72,7 +72,6 @@ class TowerReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")

@@ -26,7 +26,6 @@ DRAFTS = ("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     flags = read_flags("training_step", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     jobs, results = list(step_jobs(flags.folder)), []
@@ -44,8 +43,7 @@ def step_jobs(folder: Path) -> Iterator[Job]:
 
 
 def step_options(folder: Path, target: str, draft: str) -> TrainingOptions:
-    """Return options as of `eagle3-plan train` on 8 MI355X: one row of 20,480 tokens, chunks of
-    2048."""
+    """Return options of `eagle3-plan train`: 8 MI355X, a row of 20,480 tokens, chunks of 2048."""
     models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
     return read_options(build_parser().parse_args(models))
 

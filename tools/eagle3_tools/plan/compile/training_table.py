@@ -100,8 +100,7 @@ def _pairs(reports: Sequence[StepReport]) -> Table:
 
 
 def _paired(reports: Sequence[StepReport]) -> Iterator[tuple[StepReport, StepReport]]:
-    """Yield every target with every draft: the update's arguments from a target have one shape for
-    all."""
+    """Yield every target with every draft: targets give the update the same shapes."""
     for features in reports:
         for update in reports:
             if (features.job.part, update.job.part) == ("features", "update"):

@@ -47,8 +47,7 @@ class Gpu:
         return replace(self, published=None)
 
     def rate(self, activations: str) -> float:
-        """Return the peak of a product with these activations; bfloat16's if there is no faster
-        one."""
+        """Return the peak of a product with these activations, at least that of bfloat16."""
         return self.matrix.get(activations, self.matrix["none"])
 
 

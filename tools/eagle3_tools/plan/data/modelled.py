@@ -28,8 +28,7 @@ _LATENCIES = 2
 
 @cache
 def modelled(arch: str) -> Mapping[KernelKind, Tuned]:
-    """Return constants for all kinds. A kind without recorded cases gets a kernel that keeps memory
-    busy."""
+    """Return constants of all kinds; one without recorded cases keeps memory busy."""
     gpu = BY_ARCH[arch]
     return {kind: _fit(kind, _cases(kind, arch), gpu) for kind in OPERATIONS}
 

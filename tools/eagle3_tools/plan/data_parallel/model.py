@@ -76,8 +76,7 @@ class DataParallel:
 def data_parallel(
     target: Target, draft: Eagle3Draft | None, memory: Memory, gpu: Gpu, devices: int
 ) -> DataParallel:
-    """Build the plan. memory: of the pair on as many devices by tensor parallelism, without
-    splitting contexts."""
+    """Build the plan. memory: of the pair by tensor parallelism, contexts not split."""
     alone, by_experts = Parallelism(), Parallelism(devices, expert_parallel=True)
     own = replace(
         memory,

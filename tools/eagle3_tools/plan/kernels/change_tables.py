@@ -18,8 +18,7 @@ _HEADINGS = {
 
 
 def print_changes(console: Console, only: str, before: Path) -> None:
-    """Print the cases of both records and the rounds. Raises FileNotFoundError without an older
-    record."""
+    """Print cases and rounds of both records. Raises FileNotFoundError without an older one."""
     archs = [arch for arch in BY_ARCH if recorded(arch, before)]
     if not archs:
         raise FileNotFoundError(

@@ -56,7 +56,6 @@ class RoundOf:
         ]
 
     def launches(self) -> Iterator[Launches]:
-        """Yield the launches of the whole round."""
         yield from self._target()
         yield from self._draft()
 

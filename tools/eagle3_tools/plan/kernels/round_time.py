@@ -58,15 +58,13 @@ class RoundTime:
         )
 
     def seconds(self, running: Running) -> float:
-        """Return the seconds of the round."""
         gap = self.model.graph_gap
         launched = sum(n * running.launch_seconds(each, gap) for each, n in self.launches)
         return launched + self.sums(running)
 
 
 def round_time(of: RoundOf, gpu_name: str, cases: Mapping[str, CaseFacts]) -> RoundTime:
-    """Compute the time from these cases' facts. Raises KeyError, naming the case, if one is
-    missing."""
+    """Compute the time from cases' facts. Raises KeyError, naming a case that is missing."""
     gpu = GPUS[gpu_name]
     model = BY_ARCH[gpu.arch]
     parts: dict[str, PartTime] = {}

@@ -54,7 +54,6 @@ class DividedRound:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the whole round."""
         return sum(self.target_s.values()) + sum(self.draft_s.values())
 
 

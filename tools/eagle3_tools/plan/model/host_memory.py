@@ -42,7 +42,6 @@ class HostMemory:
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """Prefix lengths to show."""
         return tuple(length for length in PREFIXES if length <= self.longest)
 
     def load_s(self, tokens: int, links: int) -> float:

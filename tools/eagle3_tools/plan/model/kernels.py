@@ -51,8 +51,7 @@ class AllReduce:
     part: str = "all-reduce"
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Return the time: each device sends and receives 2 (n - 1) / n of the bytes over all its
-        links."""
+        """Return the time; devices send and receive 2 (n - 1) / n of the bytes over all links."""
         if self.devices == 1:
             return 0.0
         links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)

@@ -121,8 +121,7 @@ def plan_memory(
     *,
     vision: VisionModel | None = None,
 ) -> Memory:
-    """Compute the memory of an abstract pair. Raises ValueError if the devices cannot split it
-    evenly."""
+    """Compute the memory of an abstract pair. Raises ValueError if it does not split evenly."""
     return Memory(
         gpu.name,
         gpu.memory,

@@ -12,8 +12,7 @@ from eagle3_tools.plan.model.target_work import StepRows, TargetShape, distinct_
 
 @dataclass(frozen=True)
 class Round:
-    """One round of k drafts. k = 0 is a plain step with the draft's first pass, as the engine runs
-    it."""
+    """One round of k drafts. k = 0 is the engine's: a plain step and the draft's first pass."""
 
     num_speculative_tokens: int
     accept_length: float

@@ -33,8 +33,7 @@ def count(parts: Parts, mesh_axes: tuple[str, ...]) -> int:
 
 
 def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[int, ...]:
-    """Return the shape of a device's part of an array. Raises ValueError if it does not split
-    evenly."""
+    """Return the shape of a device's part. Raises ValueError if it does not split evenly."""
     whole, parts_of = variable.get_value().shape, partial(count, parts)
     split = [parts_of(axes) for axes in parameter_axes(variable, parts_of)]
     groups = variable.get_metadata().get("groups") or [1] * len(whole)

@@ -21,8 +21,7 @@ from eagle3_tools.plan.model.split import target_parts
 
 FLOAT32_BYTES = 4
 SMALL_KERNELS = 6
-"""Other launches of a layer: norms, rotation and cache, top-k and expert map, quantisation. A
-guess."""
+"""Other launches of a layer: norms, rotation, cache, router, quantisation. A guess."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ class ModelBytes:
 
 
 def model_bytes(model: nnx.Module, parts: Parts = WHOLE) -> ModelBytes:
-    """Compute the bytes of an abstract model on a mesh. Raises ValueError for arrays that do not
-    split."""
+    """Compute the bytes of a model on a mesh. Raises ValueError for arrays that do not split."""
     total, by_part, largest = 0, dict[str, int](), ("", 0)
     for path, variable in named_variables(model).items():
         value = variable.get_value()

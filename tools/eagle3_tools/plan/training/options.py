@@ -30,7 +30,6 @@ class TrainingOptions:
 
 
 def build_parser() -> OneLineParser:
-    """Build the parser."""
     parser = OneLineParser(
         prog=PROG,
         description="Memory and time of training a draft on the devices that serve its target, by "
