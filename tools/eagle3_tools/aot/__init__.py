@@ -1,8 +1,9 @@
-"""XLA's compilers for GPUs on a machine without one.
+"""Ahead-of-time compilation with XLA's GPU compilers on a machine without a GPU.
 
-The plugins' wheels hold the whole compilers. AMD's wants to be linked with ROCm's libraries, and
-empty ones do (`amd.stubs`); what comes out is the code object that would run (`amd.code_object`).
-NVIDIA's runs an assembler, which says what its kernels take (`nvidia.toolkit`, `nvidia.ptx`).
+The plugins' wheels contain the whole compilers. AMD's must be linked with ROCm's libraries, for
+which empty ones suffice (`amd.stubs`); its output is the code object that would run
+(`amd.code_object`). NVIDIA's runs an assembler, which reports its kernels' resources
+(`nvidia.toolkit`, `nvidia.ptx`).
 """
 
 from eagle3_tools.aot.amd.code_object import GpuKernel as GpuKernel

@@ -1,7 +1,7 @@
-"""python -m eagle3_tools.aot: every kernel at every named shape through XLA's compilers for GPUs.
+"""python -m eagle3_tools.aot: compile every kernel at every named shape with XLA's GPU compilers.
 
-For AMD's it needs the extra `rocm`, gcc and binutils, for NVIDIA's the extra `cuda-check`; no GPU.
-Exit status 1 where a kernel is not what it must be.
+AMD's compiler needs the extra `rocm`, gcc and binutils, NVIDIA's the extra `cuda-check`; neither
+needs a GPU. Exit status 1 if a kernel does not meet its expectations.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from pallas_kernels.case import ARCHS, Case
 FILE_WIDTH = 240
 SHORT = "of each operation the case with the most rows, at TP 8 if there is one"
 ROWS = re.compile(r"\b(?:rows|tokens)(\d+)")
-"""How many rows, in the name of a case."""
+"""Matches the number of rows in a case's name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the command and return its exit status."""
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
     asked = flags.arch or ARCHS
@@ -96,7 +96,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def chosen(
     cases: Sequence[Case], archs: Sequence[str], only: str, short: bool
 ) -> list[tuple[str, str]]:
-    """Names and architectures to compile for."""
+    """Return (case name, architecture) pairs to compile."""
     return [
         (case.name, arch)
         for case in (cover(cases) if short else cases)
@@ -106,7 +106,7 @@ def chosen(
 
 
 def cover(cases: Sequence[Case]) -> list[Case]:
-    """Return the short form: of each operation one case, as SHORT says."""
+    """Return the short form: one case of each operation, as SHORT says."""
     operations: dict[str, list[Case]] = {}
     for case in cases:
         operations.setdefault(case.operation, []).append(case)
@@ -124,7 +124,7 @@ def _rows(case: Case) -> int:
 def run(
     jobs: Sequence[tuple[str, str]], processes: int, limit_s: float, *, facts: bool = False
 ) -> list[Checked]:
-    """Checks every job; one that crashes or hangs is a failed one."""
+    """Check every job. A job that crashes or hangs is reported as failed."""
     function = read_named if facts else check_named
     results = run_each(function, jobs, processes=processes, limit_s=limit_s)
     return [

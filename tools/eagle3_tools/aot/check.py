@@ -1,4 +1,4 @@
-"""One case compiled for one architecture, and what is wrong with the result."""
+"""Compilation of one case for one architecture, and the check of the result."""
 
 import time
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from pallas_kernels.case import Case
 
 @dataclass(frozen=True)
 class Checked:
-    """problems: empty where all is well. kernels: those that the case names."""
+    """Result of a check: problems found, and the kernels that the case names."""
 
     case: str
     arch: str
@@ -40,17 +40,17 @@ class Checked:
     temporary_bytes: int = 0
     seconds: float = 0.0
     facts: CaseFacts | None = None
-    """Where they were asked for."""
+    """Set if facts were requested or recorded."""
 
 
 def check_named(job: tuple[str, str]) -> Checked:
-    """The case of this name for this architecture; raises what the compiler raises."""
+    """Check the case of this name for this architecture. Raises the compiler's errors."""
     name, arch = job
     return check(_by_name()[name], arch)
 
 
 def read_named(job: tuple[str, str]) -> Checked:
-    """The same with the facts of its kernels. Needs the extra `machine-code`."""
+    """Check as `check_named` does and read the kernels' facts. Needs the extra `machine-code`."""
     name, arch = job
     return check(_by_name()[name], arch, facts=True)
 
@@ -61,17 +61,18 @@ def _by_name() -> dict[str, Case]:
 
 
 def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
-    """Compiles the case at its true shape."""
+    """Compile the case at its true shape and check the result."""
     begin = time.monotonic()
     with gpu.assume(arch):
         arguments = jax.eval_shape(lambda: case.example(0))
         results = jax.eval_shape(lambda *a: case.run(*a), *arguments)
     program = compile_program(arch, case.run, *arguments, donate=written(arguments, results))
     kernels = tuple(k for k in program.kernels if any(map(k.is_called, case.kernels)))
-    # What comes first is multiplied with the rest: activations, of which there may be copies.
+    # The first argument is multiplied with the others: it holds activations, of which copies are
+    # allowed.
     problems = examine(case, program, kernels, jax.tree.leaves(arguments[1:]))
     launched = _launched(program, kernels)
-    if any(case.matrix.values()):  # What multiplies nothing on any GPU has rows alone.
+    if any(case.matrix.values()):  # Cases without a product on any GPU only load rows.
         problems += width_problems(program.arch, launched, may_be_narrow(arguments))
     known = recorded(arch).get(case.name)
     found = _facts(case, arch, launched) if facts or known else None
@@ -90,7 +91,7 @@ def check(case: Case, arch: str, *, facts: bool = False) -> Checked:
 
 
 def _launched(program: Program, kernels: tuple[Any, ...]) -> list[tuple[Any, TritonCall]]:
-    """Each call of one of these kernels, in order."""
+    """Pair each call of one of these kernels with the kernel, in order."""
     named = {kernel.name: kernel for kernel in kernels}
     calls = triton_calls(program.hlo)
     return [(named[call.compiled], call) for call in calls if call.compiled in named]
@@ -102,7 +103,7 @@ def _facts(case: Case, arch: str, launched: list[tuple[Any, TritonCall]]) -> Cas
 
 
 def written(arguments: tuple[Any, ...], results: Any) -> tuple[int, ...]:
-    """Which arguments are large and come out again: pools, which the engine lets programs write."""
+    """Return the indices of large arguments that are also results: the pools, which are donated."""
     large = {(x.shape, x.dtype) for x in jax.tree.leaves(results) if x.size >= SMALLEST_WEIGHT}
     known = (isinstance(x, jax.ShapeDtypeStruct) and (x.shape, x.dtype) in large for x in arguments)
     return tuple(index for index, found in enumerate(known) if found and index > 0)
@@ -114,7 +115,7 @@ def examine(
     kernels: tuple[Any, ...],
     weights: list[jax.ShapeDtypeStruct],
 ) -> list[str]:
-    """Everything that is not as the case says."""
+    """Return every difference from the case's expectations."""
     missing = {n for n in case.kernels if not any(kernel.is_called(n) for kernel in kernels)}
     there = ", ".join(sorted(kernel.name for kernel in program.kernels))
     return [

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program tell each other."""
+"""Collective operations of a compiled program."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ COLLECTIVES = (
     *("collective-permute", "collective-broadcast"),
 )
 _WITH_OPERANDS = ("all-gather-start", "all-to-all-start", "collective-permute-start")
-"""Their results hold the operands too, before what comes out."""
+"""Collectives whose results list the operands before the outputs."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One array that comes out of one. times: how often it runs in a loop; 0: only data say."""
+    """One output array of a collective. times: executions in a loop; 0 if data-dependent."""
 
     kind: str
     dtype: str
@@ -24,18 +24,18 @@ class Collective:
 
     @property
     def nbytes(self) -> int:
-        """On each device."""
+        """Size of the array in bytes on each device."""
         return array_bytes(self.dtype, self.shape)
 
 
 def collective_kind(opcode: str) -> str | None:
-    """Which collective an operation is or begins."""
+    """Return the collective that an operation is or begins, or None."""
     kind = opcode.removesuffix("-start")
     return kind if kind in COLLECTIVES else None
 
 
 def collectives(hlo: str) -> list[Collective]:
-    """Every collective of an optimised module, in order; a combined one counts for each array."""
+    """Return every collective of an optimised module in order, combined ones once per array."""
     return [
         Collective(kind, dtype, shape, times)
         for instruction, times in parse_module(hlo).executed()

@@ -1,4 +1,4 @@
-"""Compiles jitted programs for GPUs that are not here, and reports every kernel of theirs."""
+"""Compilation of jitted programs for absent GPUs, with a report of every kernel."""
 
 import re
 import warnings
@@ -21,11 +21,11 @@ from pallas_kernels.triton.ir_text import abstract_gpu
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program. hlo: XLA's optimised module, which says what is launched in which order.
+    """A compiled program; byte counts are for one device.
 
-    kernels: every kernel that XLA generated, Pallas's included (of its own fusions for AMD only
-    those that this process compiles for the first time): `GpuKernel` of AMD's, `SmKernel` of
-    NVIDIA's GPUs. The bytes are of one device.
+    hlo: XLA's optimised module, in which launches are in order. kernels: every kernel that XLA
+    generated, including Pallas's: `GpuKernel` for AMD, `SmKernel` for NVIDIA. XLA's own fusions for
+    AMD are listed only if this process compiled them for the first time.
     """
 
     arch: str
@@ -36,7 +36,7 @@ class Program:
     temporary_bytes: int
 
     def kernel(self, name: str) -> Any:
-        """The one of this name. Raises KeyError that lists the names there are."""
+        """Return the kernel of this name. Raises KeyError with the existing names."""
         found = [kernel for kernel in self.kernels if kernel.name == name]
         if len(found) != 1:
             raise KeyError(f"{name}: the program has {sorted(k.name for k in self.kernels)}")
@@ -46,7 +46,7 @@ class Program:
 def compile_program(
     arch: str, function: Callable[..., Any], *shapes: Any, donate: tuple[int, ...] = ()
 ) -> Program:
-    """Compiles as `compile_for` does, and reads what the compiler says of the kernels."""
+    """Compile as `compile_for` does, and read the compiler's report on the kernels."""
     target = target_of(arch)
     with target.kept_files() as folder:
         compiled = compile_for(
@@ -72,12 +72,12 @@ def compile_for(
     donate: tuple[int, ...] = (),
     options: Mapping[str, str | bool] = MappingProxyType({}),
 ) -> jax.stages.Compiled:
-    """Traces and compiles `function` for GPUs of this architecture.
+    """Trace and compile `function` for GPUs of this architecture.
 
-    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Those that lie on a mesh of
-    `devices(arch, count)` say what every device holds; the others go to a single one. options:
-    the compiler's, besides `gpu.compiler_options()`. Raises RuntimeError where XLA's plugin is not
-    installed (extras `rocm`, `cuda-check`), and what the compiler raises.
+    shapes: pytrees of ShapeDtypeStruct; nothing is allocated. Shapes on a mesh of `devices(arch,
+    count)` are sharded over it; others are on a single device. options: compiler options in
+    addition to `gpu.compiler_options()`. Raises RuntimeError if XLA's plugin is not installed
+    (extras `rocm`, `cuda-check`), and the compiler's errors.
     """
     one = NamedSharding(Mesh(np.array(devices(arch, 1)), ("x",)), PartitionSpec())
     placed = jax.tree.map(
@@ -85,7 +85,7 @@ def compile_for(
     )
     with gpu.assume(arch, compiling=True), abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        # JAX's caches don't know the GPU that is assumed: a new function is traced anew.
+        # JAX's caches do not know the assumed GPU: a new function forces a new trace.
         lowered = jax.jit(lambda *a: function(*a), donate_argnums=donate).lower(*placed)
         options = {**gpu.compiler_options(), **options}
     return lowered.compile(compiler_options=options)
@@ -93,7 +93,7 @@ def compile_for(
 
 @cache
 def devices(arch: str, count: int) -> tuple[Any, ...]:
-    """Devices that can be compiled for: `count` of this architecture in one host."""
+    """Return `count` devices of this architecture in one host, to compile for."""
     target = target_of(arch)
     _load(target)
     described = topologies.get_topology_desc(
@@ -107,5 +107,5 @@ def devices(arch: str, count: int) -> tuple[Any, ...]:
 
 @cache
 def _load(target: Target) -> None:
-    """Once a process."""
+    """Load the target's compiler once per process."""
     target.load()

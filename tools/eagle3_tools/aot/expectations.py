@@ -1,4 +1,4 @@
-"""What must be true of a compiled program, said as a list of what is not."""
+"""Expectations of a compiled program, each checked by a function that lists the violations."""
 
 from collections.abc import Collection, Iterable, Sequence
 from math import prod
@@ -13,20 +13,20 @@ from eagle3_tools.aot.targets import target_of
 from pallas_kernels import gpu
 
 SMALLEST_WEIGHT = 1 << 20
-"""Values of an array from which on a copy of it would be felt."""
+"""Elements of the smallest array whose copy takes noticeable time."""
 MIB = 1 << 20
 _FLOATS = ("f32", "bf16", "f16")
 _IN_PLACE = {"parameter", "bitcast", "get-tuple-element", "tuple", "while", "conditional", "call"}
 
 
 def kernel_problems(kernel: Kernel, arch: str) -> list[str]:
-    """What the architecture does not have, or what costs too much there."""
+    """List features that the architecture lacks or that are too expensive there."""
     found = target_of(arch).problems(kernel, gpu.KNOWN[arch])
     return [f"{kernel.name}: {problem}" for problem in found]
 
 
 def matrix_problems(kernels: Sequence[Kernel], wanted: str) -> list[str]:
-    """One of the kernels must multiply with this instruction; "": there is nothing to multiply."""
+    """Check that a kernel uses the matrix instruction `wanted`; "" if nothing is multiplied."""
     used = sorted({name for kernel in kernels for name in kernel.matrix})
     if not wanted or any(wanted in name for name in used):
         return []
@@ -34,8 +34,8 @@ def matrix_problems(kernels: Sequence[Kernel], wanted: str) -> list[str]:
 
 
 def logits_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
-    """Results of XLA's own over the vocabulary, which is the longest side of all weights: logits
-    that a kernel need not have written."""
+    """List XLA's own results over the vocabulary, the longest dimension of all weights: logits that
+    a kernel would not need to write."""
     vocab = max(size for a in weights for size in a.shape)
     return [
         f"{instruction.name} writes {dtype}{list(shape)} over the vocabulary"
@@ -49,10 +49,9 @@ def logits_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -
 def copy_problems(
     program: Program, weights: Iterable[jax.ShapeDtypeStruct], rows: Collection[int] = ()
 ) -> list[str]:
-    """Results of XLA's own that are as large as a weight: one that is dequantised, transposed or
-    cast in memory.
+    """List XLA's own results as large as a weight: one dequantised, transposed or cast in memory.
 
-    rows: what activations have for a first dimension, which may be as large as a small weight.
+    rows: first dimensions of activations, which may be as large as a small weight.
     """
     large = [a for a in weights if prod(a.shape) >= SMALLEST_WEIGHT]
     # A byte may hold two values.
@@ -67,7 +66,7 @@ def copy_problems(
 
 
 def temporary_problems(program: Program, weights: Iterable[jax.ShapeDtypeStruct]) -> list[str]:
-    """Temporaries that are half as large together as the largest weight, of a small batch."""
+    """Report temporaries that, with a small batch, exceed half of the largest weight."""
     largest = max((prod(a.shape) * a.dtype.itemsize for a in weights), default=0)
     if largest > 64 * MIB and program.temporary_bytes > largest / 2:
         return [f"{program.temporary_bytes / MIB:.0f} MiB of temporaries"]

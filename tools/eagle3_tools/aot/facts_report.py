@@ -1,4 +1,4 @@
-"""The facts of compiled kernels and what the model makes of them, some lines for each launch."""
+"""Report of compiled kernels' facts and the model's predictions, some lines for each launch."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from eagle3_tools.kernel_model.record import CaseFacts
 
 
 def facts_lines(case: CaseFacts, gpu: ModelGpu) -> Iterator[str]:
-    """Every launch of the case, then their sum against the case's floor."""
+    """Yield lines for each launch of the case, then the total against the case's floor."""
     yield f"{case.name} {gpu.arch}"
     for facts, found in zip(case.kernels, case.predictions(gpu), strict=True):
         yield from _kernel_lines(facts, found, gpu)

@@ -1,4 +1,4 @@
-"""XLA's optimised module as data: what runs, in the order it is scheduled."""
+"""Parser of XLA's optimised module: instructions in scheduled order."""
 
 import re
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ _CALLED = {
     "async-start": "calls",
     "conditional": "branch_computations|true_computation|false_computation",
 }
-"""Operations that run other computations as they are; what fusions call is one kernel."""
+"""Operations that run other computations as they are; a fusion is a kernel with its computation."""
 
 
 _BITS = {"pred": 8}
 
 
 def array_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Of an array, by XLA's name of its dtype."""
+    """Return the size in bytes of an array, given XLA's name of its dtype."""
     digits = "".join(filter(str.isdigit, dtype.partition("e")[0]))
     return prod(shape) * (_BITS.get(dtype) or int(digits)) // 8
 
@@ -48,25 +48,25 @@ class Instruction:
 
     @property
     def operand_arrays(self) -> list[tuple[str, tuple[int, ...]]]:
-        """The same of what a custom call reads."""
+        """(dtype, shape) of each operand of a custom call."""
         found = _LAYOUTS.search(self.text)
         return _arrays(found[1]) if found else []
 
     @property
     def operands(self) -> list[str]:
-        """Names of the instructions whose results it takes."""
+        """Names of the instructions whose results are operands."""
         given = self.text.partition(f" {self.opcode}(")[2].partition(")")[0]
         return re.findall(r"%([\w.\-]+)", given)
 
     @property
     def op_name(self) -> str:
-        """The JAX operation it comes from, with the named scopes around it."""
+        """The originating JAX operation with its named scopes."""
         found = _OP_NAME.search(self.text)
         return found[1] if found else ""
 
     @property
     def called(self) -> list[str]:
-        """The computations that it runs."""
+        """Names of the computations that the instruction runs."""
         if self.opcode not in _CALLED:
             return []
         found = re.findall(rf"\b(?:{_CALLED[self.opcode]})=(\{{[^}}]*\}}|%?[\w.\-]+)", self.text)
@@ -74,7 +74,7 @@ class Instruction:
 
     @property
     def repetitions(self) -> int:
-        """How often it runs what it calls; 0 where only the data say."""
+        """Number of times that the called computations run; 0 if it depends on data."""
         if self.opcode == "call" or self.opcode == "async-start":
             return 1
         found = _TRIP_COUNT.search(self.text)
@@ -83,13 +83,13 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Module:
-    """computations: by name; entry: the one that runs."""
+    """Computations of a module by name; `entry` is the one that runs."""
 
     computations: dict[str, list[Instruction]]
     entry: str
 
     def executed(self, computation: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
-        """Every instruction that is executed, with how often; 0: only the data say."""
+        """Yield every executed instruction with its count; 0 if it depends on data."""
         for instruction in self.computations[computation or self.entry]:
             yield instruction, times
             for called in instruction.called:
@@ -102,7 +102,7 @@ def _arrays(types: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def parse_module(text: str) -> Module:
-    """Reads what `Compiled.as_text()` gives. Raises ValueError where there is no entry."""
+    """Parse the output of `Compiled.as_text()`. Raises ValueError if it has no entry."""
     computations: dict[str, list[Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():

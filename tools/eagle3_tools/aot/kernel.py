@@ -1,14 +1,14 @@
-"""What is known of a compiled kernel, whoever's GPU it is for."""
+"""Properties of a compiled kernel that do not depend on the vendor."""
 
 import re
 
 
 class Kernel:
-    """matrix: the matrix instructions in its code, with how often each is there."""
+    """A compiled kernel. matrix: count of each matrix instruction in its code."""
 
     name: str
     matrix: dict[str, int]
 
     def is_called(self, name: str) -> bool:
-        """Whether this is its name, or that with the number that XLA gives to namesakes."""
+        """Return whether this is the kernel's name, with or without XLA's number for duplicates."""
         return re.fullmatch(rf"{re.escape(name)}(__\d+)?", self.name) is not None

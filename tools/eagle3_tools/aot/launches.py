@@ -1,4 +1,4 @@
-"""What a compiled program launches, in order: what a small batch pays besides its bytes."""
+"""Launches of a compiled program in order: the cost of a small batch besides its bytes."""
 
 import re
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ _NAMES = {"while": "loop", "conditional": "branch"}
 
 @dataclass(frozen=True)
 class Launch:
-    """kind: kernel (written by hand), library, loop, branch, collective or XLA's name of the
-    operation, most often fusion. scope: the JAX operation with the named scopes around it.
-    times: how often it runs in a loop; 0 where only the data say."""
+    """One launch. kind: kernel (handwritten), library, loop, branch, collective or XLA's name of
+    the operation, mostly fusion. scope: the JAX operation with its named scopes. times: number of
+    executions in a loop; 0 if it depends on data."""
 
     name: str
     kind: str
@@ -30,13 +30,13 @@ class Launch:
 
 
 def launches(hlo: str) -> list[Launch]:
-    """Every launch of an optimised module; those of a loop's body once, behind the loop."""
+    """Return every launch of an optimised module, those of a loop's body once, after the loop."""
     executed = parse_module(hlo).executed()
     return [launch for instruction, times in executed if (launch := _launch(instruction, times))]
 
 
 def count(found: Sequence[Launch]) -> int:
-    """How many without collectives; a loop whose length only the data say counts once."""
+    """Count launches without collectives. A loop whose length depends on data counts once."""
     return sum(max(launch.times, 1) for launch in found if launch.kind != "collective")
 
 

@@ -1,4 +1,4 @@
-"""What was compiled, as a table, a list of failures and a JSON file."""
+"""Report of compiled cases as a table, a list of failures and a JSON file."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _MATRIX = "matrix instructions"
 
 
 def table(results: Iterable[Checked], target: Target) -> Table:
-    """A line for each kernel of each case, all of one vendor's GPUs."""
+    """Build a table with a row for each kernel of each case, for one vendor's GPUs."""
     shown = Table(title=f"Compiled by XLA's {target.name} compiler", title_justify="left", box=None)
     _add_columns(shown, ("case", "arch", "kernel"), target, ("temp MiB", "s"))
     shown.add_column("")
@@ -36,7 +36,7 @@ def table(results: Iterable[Checked], target: Target) -> Table:
 
 
 def overview(results: Sequence[Checked], target: Target) -> Table:
-    """A line for each operation and architecture: the worst of all its kernels."""
+    """Build a table with a row for each operation and architecture: the worst of its kernels."""
     shown = Table(title="By operation, the worst of each", title_justify="left", box=None)
     _add_columns(shown, ("operation", "arch"), target, (), ("programs", "failed"))
     grouped: dict[tuple[str, str], list[Checked]] = {}
@@ -68,7 +68,7 @@ def _add_columns(
     after: Sequence[str],
     before: Sequence[str] = (),
 ) -> None:
-    """Words to the left, numbers to the right; before, after: numbers around the target's."""
+    """Add left-aligned word columns, and right-aligned number columns around the target's."""
     for heading in words:
         shown.add_column(heading, no_wrap=True)
     for heading in (*before, *(column.heading for column in target.columns)):
@@ -91,7 +91,7 @@ def _figures(kernel: Any, arch: str, target: Target) -> list[float]:
 
 
 def summary(results: Sequence[Checked], seconds: float) -> list[str]:
-    """Every failure, then how many there are."""
+    """Return every failure, then the totals."""
     failed = [result for result in results if result.problems]
     lines = [
         f"FAILED {result.case} {result.arch}: {problem}"
@@ -107,7 +107,7 @@ def summary(results: Sequence[Checked], seconds: float) -> list[str]:
 
 
 def write_json(path: str | Path, results: Sequence[Checked]) -> None:
-    """All of it, a record for each case and architecture."""
+    """Write a record for each case and architecture."""
     records = [asdict(result) for result in results]
     for record in records:
         for kernel in record["kernels"]:

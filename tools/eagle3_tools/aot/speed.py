@@ -1,4 +1,4 @@
-"""What makes a kernel slow, said as a list: narrow loads, and a share that fell."""
+"""Checks for slow kernels: narrow loads, and a lower predicted speed than recorded."""
 
 from collections.abc import Collection, Sequence
 from importlib.metadata import version
@@ -13,14 +13,14 @@ from eagle3_tools.kernel_model.record import CaseFacts, recorded_with
 from pallas_kernels.quantized import QuantizedArray
 
 TOLERANCE = 0.03
-"""Of a recorded share: so much less is no step back."""
+"""Relative decrease of a recorded fraction of the floor that is not reported."""
 OF_ANOTHER_COMPILER = 0.1
-"""The same where another version of JAX compiled: its code differs, whatever the kernel is."""
+"""Tolerance if another version of JAX compiled the record, which changes the code of any kernel."""
 
 
 def may_be_narrow(arguments: Any) -> set[str]:
-    """Of a case's arguments, as JAX calls them: the rows, which come first, and the scales of
-    groups: a step has few of these a row, in MXFP4 a byte for 32 values, in INT4 two."""
+    """Return the names of arguments that may be loaded narrowly: the rows, which come first, and
+    group scales, of which a step has few a row (a byte for 32 values in MXFP4, two in INT4)."""
     rows = {f"a[0]{keystr(path)}" for path, _ in tree_leaves_with_path(arguments[0])}
     leaves = tree_leaves_with_path(arguments, is_leaf=lambda x: isinstance(x, QuantizedArray))
     scales = {
@@ -34,9 +34,9 @@ def may_be_narrow(arguments: Any) -> set[str]:
 def width_problems(
     arch: str, launched: Sequence[tuple[Any, TritonCall]], others: Collection[str]
 ) -> list[str]:
-    """Weights and pools that are loaded in pieces of one or two bytes: arguments of the program,
-    whatever their size, but for those of these names. What the program made are rows and tables. A
-    load whose array the code does not tell may be of a weight."""
+    """List weights and pools that are loaded in pieces of one or two bytes. Checks the program's
+    arguments of any size, except those in `others`. Arrays that the program made are rows and
+    tables. A load from an unidentified array may be of a weight, and counts."""
     return [
         f"{kernel.name}: {times} loads of one or two bytes of {call.shown(place)}, which is to be "
         "loaded in pieces of 16"
@@ -47,15 +47,15 @@ def width_problems(
 
 
 def tolerance_for(arch: str) -> float:
-    """Of this architecture's record, for what is compiled here."""
+    """Return the tolerance for this architecture's record with the installed JAX."""
     return TOLERANCE if version("jax") == recorded_with(arch) else OF_ANOTHER_COMPILER
 
 
 def share_problems(
     found: CaseFacts, known: CaseFacts, arch: str, tolerance: float = TOLERANCE
 ) -> list[str]:
-    """A predicted share of the floor that is lower than the recorded one, or less stages than
-    recorded that buy nothing: what they hide of other limits the model may not see."""
+    """List a predicted fraction of the floor below the recorded one, or fewer stages than recorded
+    without a gain: stages may hide limits that the model does not include."""
     gpu = BY_ARCH[arch]
     now, before = found.share(gpu), known.share(gpu)
     again = f"python -m eagle3_tools.aot --record --only '{found.name}'"

@@ -1,4 +1,4 @@
-"""What differs between vendors: the compiler, the files it leaves, and what is read in them."""
+"""Interface to a vendor: its compiler, the compiler's files and their contents."""
 
 import importlib.util
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
 
 NARROW = 2
-"""Bytes a lane up to which a load is narrow: it takes as long as one of 16."""
+"""Bytes a lane of the widest narrow load, which takes as long as a load of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of kernels in the tables. worst: of several kernels' figures."""
+    """A column of the tables. worst: reduces the figures of several kernels."""
 
     heading: str
     value: Callable[[Any, Gpu], float]
@@ -29,10 +29,10 @@ class Column:
 
 
 class Target(ABC):
-    """One vendor's compiler.
+    """Compiler of one vendor.
 
-    platform: JAX's name of it; name: the vendor's. plugin: the module in `jax_plugins` that holds
-    the compiler, and the name of its library. columns: of the tables.
+    platform: JAX's name of the vendor; name: the vendor's own. plugin: the module in `jax_plugins`
+    that contains the compiler, and the file name of its library. columns: of the tables.
     """
 
     platform: str
@@ -42,25 +42,25 @@ class Target(ABC):
 
     @property
     def not_installed(self) -> str:
-        """What to say where it is missing."""
+        """Error message if the compiler is missing."""
         return (
             f"XLA's {self.name} compiler is not installed: pip install "
             f"'eagle3-jax[{self.platform}]' (no GPU needed)"
         )
 
     def is_installed(self) -> bool:
-        """Whether XLA's compiler is there."""
+        """Return whether XLA's compiler is installed."""
         return self._package() is not None
 
     def library(self) -> Path:
-        """XLA's plugin. Raises RuntimeError where it is not installed."""
+        """Return the path of XLA's plugin. Raises RuntimeError if it is not installed."""
         found = self._package()
         if found is None:
             raise RuntimeError(self.not_installed)
         return found / self.plugin[1]
 
     def _package(self) -> Path | None:
-        """Without any plugin there is no package jax_plugins."""
+        """Return the plugin's folder, if any. Without plugins there is no package jax_plugins."""
         try:
             found = importlib.util.find_spec(f"jax_plugins.{self.plugin[0]}")
         except ModuleNotFoundError:
@@ -69,7 +69,7 @@ class Target(ABC):
         return Path(locations[0]) if locations else None
 
     def load(self) -> None:
-        """Makes the compiler known to JAX."""
+        """Register the compiler with JAX."""
         options = {
             **xla_client.generate_pjrt_gpu_plugin_options(),
             "platform_name": self.platform.upper(),
@@ -81,32 +81,32 @@ class Target(ABC):
 
     @abstractmethod
     def description(self, gpu: Gpu) -> str:
-        """XLA's description of the GPU, as text."""
+        """Return XLA's text description of the GPU."""
 
     @abstractmethod
     def kept_files(self) -> AbstractContextManager[Path]:
-        """Where the compiler leaves its files meanwhile."""
+        """Return a context whose folder receives the compiler's files."""
 
     @abstractmethod
     def options(self, folder: Path) -> dict[str, str | bool]:
-        """Of the compiler, so that it does."""
+        """Return the compiler options that make it write these files to `folder`."""
 
     @abstractmethod
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[Any]:
-        """The kernels of a program whose files are in `folder`."""
+        """Return the kernels of a program whose files are in `folder`."""
 
     @abstractmethod
     def problems(self, kernel: Any, gpu: Gpu) -> list[str]:
-        """What this GPU does not have, or what costs too much there."""
+        """List features that this GPU lacks or that are too expensive there."""
 
     @abstractmethod
     def narrow_loads(self, kernel: Any, call: TritonCall) -> dict[int, int]:
-        """Arguments that its code loads in pieces of one or two bytes, with how many loads."""
+        """Return arguments that are loaded in pieces of one or two bytes, with the load count."""
 
     @abstractmethod
     def facts(self, kernel: Any, call: TritonCall, arch: str) -> KernelFacts:
-        """What the code of a kernel does that this call launches."""
+        """Return facts of the kernel's code for this launch."""
 
     @abstractmethod
     def short_name(self, instruction: str) -> str:
-        """Of a matrix instruction: what it multiplies."""
+        """Return the operand type of a matrix instruction."""

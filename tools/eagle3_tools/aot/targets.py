@@ -1,4 +1,4 @@
-"""The vendors whose compilers run here without a GPU."""
+"""Vendors whose compilers run here without a GPU."""
 
 from eagle3_tools.aot.amd.target import AmdTarget
 from eagle3_tools.aot.nvidia.target import NvidiaTarget
@@ -8,5 +8,5 @@ TARGETS = AMD, NVIDIA = AmdTarget(), NvidiaTarget()
 
 
 def target_of(arch: str) -> Target:
-    """The vendor of an architecture."""
+    """Return the vendor of an architecture."""
     return AMD if arch.startswith("gfx") else NVIDIA

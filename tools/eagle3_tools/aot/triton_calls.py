@@ -1,4 +1,4 @@
-"""The calls of Triton kernels in XLA's optimised module: which arrays, and how many programs."""
+"""Calls of Triton kernels in XLA's optimised module: operands and grid."""
 
 import re
 from collections import Counter
@@ -13,11 +13,10 @@ _NUMBER = r"\b{} = (\d+) : i32"
 
 @dataclass(frozen=True)
 class TritonCall:
-    """compiled: the kernel's name in the code, where XLA numbers namesakes. operands: bytes of each
-    array it reads, by its place among the kernel's arguments; shapes: how XLA writes them. sources:
-    the program's argument that each is, as JAX calls it (`a[1].values`), or "" for what the program
-    made.
-    result_bytes: of all that it writes. text: what it is compiled from, and how it is launched."""
+    """One call of a Triton kernel. compiled: the kernel's name in the code, where XLA numbers
+    duplicates. operands: bytes of each array read, by argument index; shapes: as XLA writes them.
+    sources: the program argument of each operand, as JAX names it (`a[1].values`), or "" if the
+    program computed it. result_bytes: of all results. text: source and launch parameters."""
 
     name: str
     compiled: str
@@ -31,18 +30,18 @@ class TritonCall:
     sources: tuple[str, ...] = ()
 
     def source(self, place: int) -> str | None:
-        """None where there is no such operand."""
+        """Return the program argument of an operand, or None if there is no such operand."""
         return self.sources[place] if 0 <= place < len(self.sources) else None
 
     def shown(self, place: int) -> str:
-        """An operand, as reports name it."""
+        """Return an operand's name for reports."""
         if self.source(place) is None:
             return "an array that its code does not tell"
         return f"{self.sources[place]}: {self.shapes[place]}"
 
 
 def triton_calls(hlo: str) -> list[TritonCall]:
-    """Every call of an optimised module, in order, those of a loop's body once."""
+    """Return every call of an optimised module in order, those of a loop's body once."""
     instructions = [instruction for instruction, _ in parse_module(hlo).executed()]
     found = [one for one in instructions if f'custom_call_target="{TARGET}"' in one.text]
     compiled = _compiled_names(dict.fromkeys(map(_text, found)))
@@ -51,7 +50,7 @@ def triton_calls(hlo: str) -> list[TritonCall]:
 
 
 def _source(name: str, by_name: Mapping[str, Instruction]) -> str:
-    """The argument that an instruction's result is."""
+    """Return the program argument that an instruction's result is, or ""."""
     one = by_name[name]
     if one.opcode == "bitcast":
         return _source(one.operands[0], by_name)
@@ -63,7 +62,7 @@ def _text(call: Instruction) -> str:
 
 
 def _compiled_names(kernels: Iterable[str]) -> dict[str, str]:
-    """XLA compiles what is called in the order of the calls; the second k is called k__1."""
+    """Map kernel sources to compiled names. XLA compiles in call order; the second k is k__1."""
     count: Counter[str] = Counter()
     names: dict[str, str] = {}
     for text in kernels:

@@ -1,4 +1,4 @@
-"""Jobs in processes that may crash or hang, as XLA's compiler does on some inputs."""
+"""Job processes that may crash or hang, as XLA's compiler does on some inputs."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ _STARTING_S = 120.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job has no result. said: the last lines that its process wrote."""
+    """Reason for a missing result. said: the last lines that the process wrote."""
 
     reason: str
     said: str = ""
@@ -26,7 +26,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Last:
-    """A result after which the process is not used again: what it holds may be spoiled."""
+    """A result after which the process is replaced, because its state may be corrupt."""
 
     result: Any
 
@@ -34,11 +34,10 @@ class Last:
 def run_each(
     function: Callable[[Any], Any], jobs: Sequence[Any], *, processes: int, limit_s: float
 ) -> Iterator[Any]:
-    """function(job) of every job, in the order of `jobs`, or a Failure in its place.
+    """Yield function(job) for every job, in the order of `jobs`, or a Failure in its place.
 
-    A process is kept from job to job; one that crashes, takes longer than limit_s or returns a
-    Last is replaced.
-    function: of a module's top level, as `multiprocessing` asks.
+    A process is reused for several jobs. It is replaced if it crashes, exceeds `limit_s` or returns
+    a Last. `function` must be at a module's top level, as `multiprocessing` requires.
     """
     idle: SimpleQueue[_Worker] = SimpleQueue()
     for _ in range(processes):
@@ -117,7 +116,7 @@ def _work(function: Callable[[Any], Any], pipe: Connection, log: str) -> None:
             return
         try:
             result = function(job)
-        except Exception as error:  # Whatever it is, it is the job's result.
+        except Exception as error:  # Any exception is the job's result.
             result = Failure(f"{type(error).__name__}: {error}")
         pipe.send(result)
 

@@ -1,1 +1,1 @@
-"""Times the kernels on the GPU that is there, against its ceilings and other libraries."""
+"""Benchmark of the kernels on a GPU, against the GPU's ceilings and other libraries."""

@@ -1,8 +1,8 @@
-"""python -m eagle3_tools.kernel_bench: ceilings, then the cases of the bars, beside their peers.
+"""python -m eagle3_tools.kernel_bench: measure the GPU's ceilings, then kernels and their peers.
 
-Made for a GPU that is lent for minutes: every case that has ended is a line of `--json`, one that
-crashes or hangs costs only itself, and `--carry` writes what a machine without a network needs.
-`--dry-run` goes through all of it on a CPU, interpreted and at small sizes; its times mean nothing.
+Made for a GPU that is available for minutes: each finished case is a line of `--json`, a case that
+crashes or hangs loses only itself, and `--carry` writes the files for a machine without a network.
+`--dry-run` runs everything on a CPU, interpreted and at small sizes; its times are meaningless.
 `--tune` tries other tiles instead and keeps the faster ones.
 """
 
@@ -32,7 +32,7 @@ FILE_WIDTH = 170
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 where a result is wrong or a case failed, 2 without a GPU."""
+    """Return the exit status: 1 if a result is wrong or a case failed, 2 without a GPU."""
     flags = _parse(argv)
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     if flags.carry:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         carried = carry(Path(flags.carry), name, packages, modules)
         console.print("\n".join(carried.lines()), markup=False, highlight=False, soft_wrap=True)
         return 0
-    # The workers have the GPU; here a context would only take memory from them.
+    # The workers use the GPU; a context in this process would only take memory from them.
     jax.config.update("jax_platforms", "cpu")
     use_gpu_sparingly(dry_run=flags.dry_run)
     cases = _cases(flags)

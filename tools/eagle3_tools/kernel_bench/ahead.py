@@ -1,6 +1,7 @@
-"""Programs of the next cases are compiled on threads while one is measured, but not while one is
-timed: compiling puts nothing on the GPU, as nothing is autotuned, but it takes the processor from
-whoever launches."""
+"""Background compilation of the next cases while one is measured, paused while one is timed.
+
+Compiling uses no GPU, because nothing is autotuned, but it takes processor time from launches.
+"""
 
 import os
 from collections.abc import Callable, Hashable, Iterator
@@ -13,7 +14,7 @@ THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
 
 
 class Turns:
-    """Many compile at once, or one times. Who wants to time is let in before more compile."""
+    """Lock that allows many compilations or one timing at a time; waiting timings go first."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -22,7 +23,7 @@ class Turns:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Waits while somebody times, or wants to."""
+        """Return a context for a compilation, which waits for current and waiting timings."""
         with self._changed:
             self._changed.wait_for(lambda: not self._timing)
             self._compiling += 1
@@ -33,7 +34,7 @@ class Turns:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Waits for what is being compiled; one thread at a time may ask."""
+        """Return a context for a timing, which waits for running compilations; one at a time."""
         with self._changed:
             self._timing += 1
             self._changed.wait_for(lambda: not self._compiling)
@@ -50,8 +51,7 @@ class Turns:
 
 
 class Ahead:
-    """What compile(key, turn) makes of keys, begun before it is asked for. turn: to be entered
-    around every program that is compiled."""
+    """Results of compile(key, turn), started ahead; compile enters turn for each program."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Ahead:
         self._begun: dict[Hashable, Future[Any]] = {}
 
     def begin(self, key: Hashable) -> None:
-        """Once for a key."""
+        """Start compiling for `key`, unless already started."""
         if key not in self._begun:
             self._begun[key] = self._pool.submit(self._compile, key, self.turns.compiling)
 
     def take(self, key: Hashable) -> Any:
-        """Waits for it, and forgets it. Raises what compiling raised."""
+        """Wait for the result of `key` and remove it. Raises the compiler's errors."""
         self.begin(key)
         return self._begun.pop(key).result()

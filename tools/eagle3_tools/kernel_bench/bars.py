@@ -1,4 +1,4 @@
-"""What the kernels are meant to reach, and whether they do."""
+"""Performance goals of the kernels, and whether results reach them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ SCALED = "torch._scaled_mm"
 
 @dataclass(frozen=True)
 class Bar:
-    """value must be `least` or more; case: the worst of those that it is for."""
+    """A goal: `value` must be at least `least`. `case` is the worst of its cases."""
 
     text: str
     least: float
@@ -24,7 +24,7 @@ class Bar:
 
 
 def bars(results: Sequence[Measured]) -> list[Bar]:
-    """Every bar that some result speaks to, each with the case that is worst."""
+    """Return every goal that has results, with its worst case."""
     found: dict[str, Bar] = {}
     for bar in _all(results):
         if bar.text not in found or bar.value < found[bar.text].value:
@@ -42,7 +42,7 @@ def _all(results: Sequence[Measured]) -> Iterator[Bar]:
 
 
 def _shares(result: Measured) -> Iterator[Bar]:
-    """Of floors, where they are known. At TP 1 attention is bound by arithmetic."""
+    """Yield goals relative to floors, if these are known. At TP 1, attention is compute-bound."""
     if not result.floor_us:
         return
     if result.operation == "mla_decode" and "_8k" in result.case and "@tp1" not in result.case:
@@ -70,7 +70,7 @@ def _experts(result: Measured) -> Iterator[Bar]:
 
 
 def _products(result: Measured) -> Iterator[Bar]:
-    """Of float8 twice: x quantised in what is timed, and before, on both sides alike."""
+    """Yield goals of products; float8 both with and without quantising x in the timed part."""
     if (against := result.against("torch.matmul")) is not None:
         yield Bar("bf16 product: 0.9 of torch.matmul", 0.9, result.case, against)
     if result.operation != "fp8_matmul" or _rows(result) > 64:
@@ -84,6 +84,6 @@ def _products(result: Measured) -> Iterator[Bar]:
 
 
 def _rows(result: Measured) -> int:
-    """`rows16` or `tokens16` of the case's name."""
+    """Parse `rows16` or `tokens16` in the case's name."""
     found = re.search(r"\b(?:rows|tokens)(\d+)", result.case)
     return int(found[1]) if found else 0

@@ -1,7 +1,7 @@
-"""What a bare machine without a network needs to run a command: source, wheels and a script.
+"""Bundle for running a command on a bare machine without a network: source, wheels and a script.
 
-The machine has Python with JAX, NumPy and PyTorch. What the command's modules import beside them,
-or what that asks for, goes along as wheels.
+The machine has Python with JAX, NumPy and PyTorch. Other packages that the command's modules
+import, and their requirements, are included as wheels.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 
 OURS = "eagle3-jax"
 THERE = ("jax", "jaxlib", "numpy", "torch")
-"""What every such machine has."""
+"""Packages on every such machine."""
 LARGEST = 48 << 20
 PYTHON = "3.12"
 _GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
@@ -46,7 +46,7 @@ print(json.dumps(sorted(seen[1] - seen[0])))
 
 @dataclass(frozen=True)
 class Carried:
-    """nbytes: of the folder. compiled: wheels that fit one Python and one processor only."""
+    """A written bundle. nbytes: of the folder. compiled: wheels for one Python and processor."""
 
     folder: Path
     nbytes: int
@@ -54,7 +54,7 @@ class Carried:
     compiled: list[str]
 
     def lines(self) -> list[str]:
-        """For who carries it."""
+        """Return a description for the user."""
         return [
             f"{self.folder}: {self.nbytes / 2**20:.1f} MiB, {len(self.wheels)} wheels",
             f"for any Python: {', '.join(n for n in self.wheels if n not in self.compiled)}",
@@ -70,11 +70,11 @@ def carry(
     modules: Sequence[str],
     there: Sequence[str] = THERE,
 ) -> Carried:
-    """Writes source/ (the packages), wheels/ (what the modules import) and run.sh, which runs
-    `python3 -m command`. there: distributions that the machine has, with what they require.
+    """Write source/ (packages), wheels/ (imports of the modules) and run.sh.
 
-    Raises FileExistsError for a folder that holds something, and RuntimeError where pip finds no
-    wheel for a machine with PYTHON on x86-64, or they are too many to carry.
+    run.sh runs `python3 -m command`. there: distributions that the machine has, with their
+    requirements. Raises FileExistsError for a folder that is not empty, and RuntimeError if pip
+    finds no wheel for PYTHON on x86-64 or if the bundle is too large.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"expected an empty or a new folder, {folder} holds something")
@@ -102,7 +102,7 @@ def _copy_source(package: str, folder: Path) -> None:
 
 
 def _copy_metadata(folder: Path) -> None:
-    """The version by which installed commands know themselves, if they are."""
+    """Copy the version metadata of the installed package, if it is installed."""
     try:
         found = distribution(OURS)
     except PackageNotFoundError:
@@ -113,8 +113,8 @@ def _copy_metadata(folder: Path) -> None:
 
 
 def _lacking(modules: Sequence[str], there: Sequence[str]) -> list[str]:
-    """name==version of what modules import, with what that asks for, beyond what is there."""
-    # JAX and torch load some packages only where these happen to be: not our affair.
+    """Return name==version of the modules' imports and requirements beyond `there`."""
+    # JAX and torch load some packages only if they happen to be installed: ignore these.
     core = [name for name in THERE if find_spec(name)]
     beside = _imported_beside([*core, "jax.numpy", "jax.experimental.pallas"], modules)
     found = _with_requirements(beside) - _with_requirements(there)
@@ -122,14 +122,14 @@ def _lacking(modules: Sequence[str], there: Sequence[str]) -> list[str]:
 
 
 def _imported_beside(core: Sequence[str], modules: Sequence[str]) -> set[str]:
-    """Distributions of which a process loads something only when it imports these modules."""
+    """Return distributions that a process loads only when it imports these modules."""
     command = [sys.executable, "-c", _BESIDE, " ".join(core), " ".join(modules)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return set(json.loads(said.splitlines()[-1]))
 
 
 def _with_requirements(names: Collection[str]) -> set[str]:
-    """These and what they require, as far as it is installed, extras left out. Normal names."""
+    """Return names with their installed requirements, extras excluded, in normalised form."""
     waiting, found = list(names), set[str]()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()

@@ -1,4 +1,4 @@
-"""What the GPU can do at all: the limits that every kernel is held against."""
+"""Measured limits of the GPU, which kernels are compared with."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ from eagle3_tools.kernel_bench.timing import Effort, Spread, time_jax
 
 @dataclass(frozen=True)
 class Ceilings:
-    """read: bytes a second of a reduction over one large array; copy: bytes read and written.
+    """Rates that the GPU reaches.
 
-    bf16: multiplications and additions a second of a square product, of XLA's or PyTorch's library,
-    whichever is faster; fp8: the same through torch._scaled_mm, None where that is not there.
+    read: bytes a second of a reduction over a large array; copy: bytes read and written a second.
+    bf16: multiplications and additions a second of a square product, by XLA's or PyTorch's library,
+    whichever is faster; fp8: the same with torch._scaled_mm, None if unavailable.
     """
 
     read: float
@@ -24,13 +25,13 @@ class Ceilings:
     fp8: float | None = None
 
     def floor_us(self, bytes_moved: int, flops: int, *, fp8: bool) -> float:
-        """Microseconds that nothing can beat: the bytes or the arithmetic, whichever is more."""
+        """Return the least microseconds for the bytes or the arithmetic, whichever takes longer."""
         peak = self.fp8 or 2 * self.bf16 if fp8 else self.bf16
         return max(bytes_moved / self.read, flops / peak) * 1e6
 
 
 def measure_ceilings(nbytes: int, size: int, effort: Effort) -> Ceilings:
-    """Over arrays of nbytes, and the product of two [size, size] matrices."""
+    """Measure with arrays of `nbytes` and a product of two [size, size] matrices."""
     large = jax.random.bits(jax.random.key(0), (nbytes // 4,), jnp.uint32)
     read = time_jax(lambda x: jnp.max(x), (large,), effort)
     copy = time_jax(lambda x: x ^ 1, (large,), effort)
@@ -53,11 +54,11 @@ def _torch(size: int, samples: int) -> dict[str, float]:
 
     found = {}
     for name, measure in {"bf16": bf16_ceiling, "fp8": fp8_ceiling}.items():
-        with suppress(RuntimeError, NotImplementedError):  # A GPU, or a build, without float8.
+        with suppress(RuntimeError, NotImplementedError):  # A GPU or a build without float8.
             found[name] = measure(size, samples)
     return found
 
 
 def per_second(amount: int, us: Spread) -> float:
-    """Of an amount that takes this long."""
+    """Return the rate for an amount that takes `us`."""
     return amount / us.median * 1e6

@@ -1,4 +1,4 @@
-"""Whether a kernel computes what its contract says, on the device that it is timed on."""
+"""Check of a kernel's result against its reference on the timed device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from pallas_kernels.difference import difference, read_arrays
 
 
 def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:
-    """The contract for arguments like these, bfloat16 widened to float32, in full precision."""
+    """Compile the reference for such arguments, bfloat16 as float32, in full precision."""
     wide = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, _wide(x.dtype)), shapes)
     with jax.default_matmul_precision("highest"):
         program = jax.jit(lambda *a: case.reference(*a)).lower(*wide).compile()
@@ -19,7 +19,7 @@ def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:
 
 
 def largest_error(got: Any, wanted: Any) -> float:
-    """The largest difference from what the contract gave, over all that is read of the result."""
+    """Return the largest difference from the reference, over the results that are read."""
     return max(
         difference(*pair) for pair in zip(read_arrays(got), read_arrays(wanted), strict=True)
     )

@@ -1,4 +1,4 @@
-"""Rows that were quantised before: what libraries multiply, whose callers quantise for them."""
+"""Rows quantised before the timed product, as libraries take them."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from pallas_kernels.quantized.activations import fp8_per_token
 
 
 def takes_given_rows(case: Case, shapes: tuple[Any, ...]) -> bool:
-    """Whether it is a float8 product with a scale a row, which quantises its x itself."""
+    """Return whether a case is a float8 product with a scale a row that quantises x itself."""
     if case.operation != "fp8_matmul" or not isinstance(shapes[1], QuantizedArray):
         return False
     return shapes[1].format.activations == "fp8_token"
 
 
 def with_given_rows(x: Array, kernel: QuantizedArray) -> tuple[QuantizedRows, QuantizedArray]:
-    """The arguments of such a product, x quantised in the GPU's float8."""
+    """Return the product's arguments with x quantised to the GPU's float8."""
     values, scale = fp8_per_token(x)
     dtype = jnp.dtype(gpu.current().fp8)
-    if dtype != jnp.float8_e4m3fn:  # e4m3fnuz: half the value under the same scale.
+    if dtype != jnp.float8_e4m3fn:  # e4m3fnuz has half the value under the same scale.
         values, scale = values / 2, scale * 2
     return QuantizedRows(values.astype(dtype), scale[..., 0], x.dtype), kernel

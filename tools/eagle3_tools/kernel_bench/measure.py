@@ -1,4 +1,4 @@
-"""One case on the GPU: is it right, how long does it take, and what do others need."""
+"""Measurement of one case on the GPU: correctness, time, and the times of its peers."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -26,7 +26,7 @@ from pallas_kernels.case import Case
 
 XLA, GIVEN_ROWS = "XLA, not autotuned", "ours, x quantised before"
 FLEX = "torch flex_attention"
-"""A peer that compiles for up to a minute: it is measured once, behind all cases."""
+"""A peer that compiles for up to a minute: it is measured once, after all cases."""
 Turn = Callable[[], AbstractContextManager[None]]
 Ready = Callable[[], Spread]
 Sets = Sequence[tuple[Any, ...]]
@@ -34,10 +34,11 @@ Sets = Sequence[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Measured:
-    """error: largest difference from the contract, as a share of its largest value.
+    """Measurement of one case.
 
-    peers: microseconds of each, or why there are none. refused: why there is no measurement.
-    floor_us: 0 where the ceilings are not known.
+    error: largest difference from the reference, relative to its largest value. peers: microseconds
+    of each, or why it has none. refused: why there is no measurement. floor_us: 0 if the ceilings
+    are unknown.
     """
 
     case: str
@@ -51,12 +52,12 @@ class Measured:
 
     @property
     def share(self) -> float:
-        """Of the floor; 1 is what nothing can beat."""
+        """Fraction of the floor; 1 cannot be exceeded."""
         return self.floor_us / self.timed.us.median if self.timed else 0.0
 
     def against(self, name: str, own: str | None = None) -> float | None:
-        """How many times faster than this peer, if it ran; own: the entry of ours that is meant,
-        where it is not the kernel by itself."""
+        """Return how many times faster than this peer the kernel is, or None if it did not run.
+        `own` names another entry to compare instead of the kernel."""
         peer = self.peers.get(name)
         ours = self.peers.get(own) if own else self.timed and self.timed.us
         if not isinstance(peer, Spread) or not isinstance(ours, Spread):
@@ -66,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a case runs. others: programs beside it, by name."""
+    """Compiled programs of a case. `others` are programs of peers, by name."""
 
     ours: Programs
     contract: Callable[..., Any]
@@ -74,8 +75,8 @@ class Compiled:
 
 
 def compile_case(case: Case, effort: Effort, turn: Turn, *, with_peers: bool = True) -> Compiled:
-    """All that a case runs, but for torch's; turn: entered for each program; with_peers: the
-    programs of its peers too. Raises what the compiler raises."""
+    """Compile all programs of a case except torch's, entering `turn` for each; with_peers includes
+    its peers'. Raises the compiler's errors."""
     shapes = jax.eval_shape(lambda: case.example(0))
     chain = Chain.of(nbytes_of(shapes), effort)
     ours = compile_chain(case.run, shapes, chain, turn)
@@ -95,8 +96,7 @@ def measure(
     turns: Turns,
     wanted: Callable[[str], bool] = lambda peer: True,
 ) -> Measured:
-    """Everything about one case, with the peers that are wanted. Raises what the GPU says of the
-    kernel, and records what it says of a peer."""
+    """Measure a case and the wanted peers. Raises the kernel's GPU errors; records the peers'."""
     first = case.example(0)
     error = largest_error(compiled.ours.alone(*first), compiled.contract(*first))
     sets = rotated(first, compiled.ours.chain.copies)
@@ -108,7 +108,7 @@ def measure(
 
 
 def with_floor(measured: Measured, case: Case, ceilings: Ceilings | None) -> Measured:
-    """What nothing can beat on a GPU of these ceilings; 0 where they were not measured."""
+    """Add the floor on a GPU with these ceilings, unless they were not measured."""
     if ceilings is None:
         return measured
     fp8 = case.matrix.get("gfx942") == "fp8"
@@ -141,11 +141,11 @@ def _attempt(time: Ready, turns: Turns) -> Spread | str:
     try:
         with turns.timing():
             return time()
-    except Exception as refusal:  # Libraries refuse in many ways; the other peers go on.
+    except Exception as refusal:  # Libraries fail in many ways; continue with the other peers.
         return one_line(refusal)
 
 
 def one_line(error: Exception) -> str:
-    """Its type and what it says first."""
+    """Return the error's type and first line."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:160] if said else ''}"

@@ -1,6 +1,6 @@
-"""A record that can be cut off at any moment: one JSON line for each thing that has ended.
+"""Record of a session that may be interrupted: one JSON line for each finished item.
 
-Lines: `conditions`, `ceilings`, a `case` each, and `bars` last; `kind` says which.
+Lines: `conditions`, `ceilings`, one `case` each, and `bars` last, as `kind` states.
 """
 
 import json
@@ -16,19 +16,19 @@ from eagle3_tools.kernel_bench.timing import Spread, Timed
 
 @dataclass(frozen=True)
 class Record:
-    """path: None keeps nothing."""
+    """A record file; with `path` None, nothing is written."""
 
     path: Path | None
 
     def begin(self, lines: Sequence[dict[str, Any]] = ()) -> None:
-        """Empties the file but for these lines, at once."""
+        """Replace the file atomically by these lines."""
         if self.path:
             begun = self.path.with_name(f"{self.path.name}.begun")
             begun.write_text("".join(map(_line, lines)), encoding="utf-8")
             begun.replace(self.path)
 
     def add(self, kind: str, **fields: Any) -> None:
-        """On the disk when this returns: whoever is killed next loses nothing of it."""
+        """Append a line and sync it to disk, so that a killed process loses none."""
         if self.path:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(_line({"kind": kind, **fields}))
@@ -37,7 +37,7 @@ class Record:
 
 
 def read_record(path: Path) -> list[dict[str, Any]]:
-    """Its lines; one that was cut off at the end is left out. Raises ValueError for another."""
+    """Read the lines, without a truncated last one. Raises ValueError for other invalid lines."""
     *whole, _ = path.read_text(encoding="utf-8").split("\n")
     found = []
     for number, line in enumerate(whole, 1):
@@ -49,7 +49,7 @@ def read_record(path: Path) -> list[dict[str, Any]]:
 
 
 def measured_case(line: dict[str, Any]) -> Measured:
-    """A `case` line as it was measured."""
+    """Convert a `case` line to a measurement."""
     fields = {name: value for name, value in line.items() if name != "kind"}
     timed, peers = fields.pop("timed"), fields.pop("peers")
     return Measured(

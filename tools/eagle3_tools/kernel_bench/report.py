@@ -1,4 +1,4 @@
-"""Results as lines: they are long, and one is printed as soon as it is there."""
+"""Results as printed lines: they are long, and each is printed as soon as it is known."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,6 @@ from eagle3_tools.kernel_bench.timing import Spread
 
 
 def print_ceilings(console: Console, ceilings: Ceilings) -> None:
-    """What the device can do at all."""
     fp8 = "not measured" if ceilings.fp8 is None else f"{ceilings.fp8 / 1e12:.0f} TFLOP/s"
     _line(
         console,
@@ -21,7 +20,7 @@ def print_ceilings(console: Console, ceilings: Ceilings) -> None:
 
 
 def print_measured(console: Console, result: Measured) -> None:
-    """Time, share of the floor and every peer of one case."""
+    """Print time, fraction of the floor and every peer of a case."""
     if result.timed is None:
         _line(console, f"{result.case}: {result.refused}")
         return
@@ -40,7 +39,7 @@ def print_measured(console: Console, result: Measured) -> None:
 
 
 def print_bars(console: Console, found: Sequence[Bar], *, dry_run: bool) -> None:
-    """Each bar with its worst case."""
+    """Print each goal with its worst case."""
     for bar in found:
         word = "no meaning in a dry run" if dry_run else "met" if bar.met else "NOT MET"
         _line(console, f"{word}: {bar.text} (>= {bar.least:.2f}): {bar.value:.2f} at {bar.case}")

@@ -1,4 +1,4 @@
-"""One run over the cases: each in a worker, printed and recorded the moment it ends."""
+"""One run over the cases: each in a worker process, printed and recorded when it ends."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ DRY_RUN = "a dry run on a CPU at small sizes: no time, share or ratio here means
 
 
 class Session:
-    """Prints and keeps what the workers make of the cases, and judges it at the end."""
+    """Runs the cases, prints and records their results, and checks the goals at the end."""
 
     def __init__(
         self,
@@ -41,10 +41,11 @@ class Session:
     def run(
         self, until: float, limit_s: float, *, resume: bool = False, crash: str | None = None
     ) -> int:
-        """The exit status. until: the `time.time()` after which no case is begun; limit_s: for one.
+        """Run the cases and return the exit status.
 
-        resume: cases that the record has a measurement of are left out.
-        crash: cases with this in their names end their process.
+        until: `time.time()` after which no case is started. limit_s: limit for one case. resume:
+        skip cases that the record has a measurement of. crash: cases with this text in their name
+        end their process.
         """
         self._begin(resume)
         jobs = self._jobs(until, crash)

@@ -1,4 +1,4 @@
-"""Times of one run in a chain of many, over arguments that no cache holds any more."""
+"""Time of one run in a chain of runs, on arguments that are not in any cache."""
 
 import math
 import time
@@ -17,13 +17,13 @@ CACHE_BYTES = 512 << 20
 """Twice the last cache of an MI355X (256 MB); an H200's has 50 MB."""
 FEWEST_COPIES, MOST_COPIES = 4, 32
 _PROGRAM_US = 1000.0
-"""Time on the device beside which a program's dispatch, some 100 us, does not count."""
+"""Device time of a program that makes its dispatch, about 100 us, negligible."""
 _BYTES_A_US = 4e6
 
 
 @dataclass(frozen=True)
 class Effort:
-    """samples: of every time. most_runs: in one program; calls: of it before one is waited for."""
+    """samples: of every time. most_runs: in one program. calls: of it before waiting for one."""
 
     samples: int = 20
     most_runs: int = 128
@@ -44,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timed:
-    """us: of one run in a chain; with_launch_us: of one call that is waited for."""
+    """us: of one run in a chain. with_launch_us: of one call, including the wait for it."""
 
     us: Spread
     with_launch_us: Spread
@@ -52,46 +52,46 @@ class Timed:
 
 @dataclass(frozen=True)
 class Chain:
-    """How often a program runs, and over how many copies of its arguments."""
+    """Number of runs in a program, and of copies of its arguments."""
 
     copies: int
     runs: int
 
     @classmethod
     def of(cls, nbytes: int, effort: Effort) -> "Chain":
-        """nbytes: of one set of arguments, from which the time of a run is guessed."""
+        """Choose a chain for arguments of `nbytes`, from which the time of a run is estimated."""
         enough = math.ceil(_PROGRAM_US * _BYTES_A_US / max(nbytes, 1))
         copies = min(copies_for(nbytes), effort.most_runs)
         return cls(copies, min(effort.most_runs, max(copies, enough)))
 
 
 def copies_for(nbytes: int) -> int:
-    """How many sets of arguments are rotated: one where a single set is past every cache."""
+    """Return how many sets of arguments to rotate: one if a single set exceeds every cache."""
     if nbytes >= CACHE_BYTES:
         return 1
     return min(MOST_COPIES, max(FEWEST_COPIES, math.ceil(CACHE_BYTES / max(nbytes, 1))))
 
 
 def nbytes_of(arguments: Any) -> int:
-    """Of arrays, or of their shapes."""
+    """Return the bytes of arrays or of shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
 
 
 def rotated(arguments: tuple[Any, ...], copies: int) -> list[tuple[Any, ...]]:
-    """The arguments and as many copies of them as it takes."""
+    """Return the arguments and copies of them, `copies` sets in all."""
     return [arguments, *(jax.tree.map(jnp.copy, arguments) for _ in range(copies - 1))]
 
 
 @dataclass(frozen=True)
 class Programs:
-    """A function compiled twice: alone, and as a chain of runs that wait for each other."""
+    """A function compiled alone, and as a chain of runs that depend on each other."""
 
     alone: Callable[..., Any]
     chained: Callable[..., Any]
     chain: Chain
 
     def time(self, sets: Sequence[tuple[Any, ...]], effort: Effort) -> Timed:
-        """Over the chain's copies of the arguments."""
+        """Time both programs on the chain's copies of the arguments."""
 
         def several() -> None:
             jax.block_until_ready([self.chained(list(sets)) for _ in range(effort.calls)][-1])
@@ -109,7 +109,7 @@ def compile_chain(
     chain: Chain,
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Programs:
-    """Of arguments like these, arrays or shapes. turn: entered for each of the two programs."""
+    """Compile for such arguments (arrays or shapes). turn: context entered for each program."""
     once = jax.jit(lambda *each: run(*each))
     found = []
     for function, arguments in (
@@ -123,8 +123,8 @@ def compile_chain(
 
 
 def chained(once: Callable[..., Any], runs: int) -> Callable[..., list[Any]]:
-    """once(*sets[i]) for i = 0, 1, …, in turn, each after the one before: no launch is paid alone,
-    and none overlaps with another, as in a CUDA graph of one stream."""
+    """Return a program of once(*sets[i]) for i = 0, 1, … in sequence. No launch is paid separately
+    or overlaps another, as in a CUDA graph of one stream."""
 
     def together(sets: list[tuple[Any, ...]]) -> list[Any]:
         results: list[Any] = [()]
@@ -144,13 +144,13 @@ def _sets(shapes: tuple[Any, ...], chain: Chain) -> list[tuple[Any, ...]]:
 def time_jax(
     run: Callable[..., Any], arguments: tuple[Any, ...], effort: Effort = Effort()
 ) -> Timed:
-    """Compiles run(*arguments) and times it."""
+    """Compile run(*arguments) and time it."""
     programs = compile_chain(run, arguments, Chain.of(nbytes_of(arguments), effort))
     return programs.time(rotated(arguments, programs.chain.copies), effort)
 
 
 def sampled(call: Callable[[], None], runs: int, samples: int) -> Spread:
-    """Microseconds of one of the `runs` runs that a call makes and waits for; two calls warm up."""
+    """Return the microseconds of one of the `runs` runs of a call, after two calls to warm up."""
     taken = []
     for _ in range(samples + 2):
         begin = time.perf_counter()

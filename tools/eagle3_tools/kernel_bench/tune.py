@@ -1,4 +1,4 @@
-"""Tries tiles around the heuristic's on the GPU that is there, and keeps what was faster."""
+"""Tuner: tries tiles near the heuristic's on the GPU and keeps faster ones."""
 
 import json
 import time
@@ -28,15 +28,15 @@ from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
 
 ENOUGH = 0.97
-"""Of the heuristic's time: what is less than 3% faster is noise."""
+"""Largest fraction of the heuristic's time that counts as faster: less than 3% is noise."""
 _EFFORT = Effort(samples=7)
 TileKey = tuple[str, str]
-"""Operation and key, as `tuning.tuned` is asked."""
+"""Operation and key, as passed to `tuning.tuned`."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """operation and key as `tuning.tuned` was asked, and what was found for them."""
+    """Tiles found for one choice of `tuning.tuned`, with their time and the heuristic's."""
 
     choice: TileKey
     tiles: Mapping[str, int]
@@ -45,8 +45,8 @@ class Tuned:
 
 
 def tune_all(names: Sequence[str], until: float, limit_s: float, console: Console) -> int:
-    """Each case in a worker, its choices written as it ends; none is begun after until. Returns
-    the exit status, 2 without a GPU."""
+    """Tune each case in a worker and write its choices when it ends. Start none after `until`.
+    Returns the exit status, 2 without a GPU."""
     jobs = [(name, until) for name in names]
     results = run_each(tune_named, jobs, processes=1, limit_s=limit_s)
     for name, result in zip(names, results, strict=True):
@@ -63,7 +63,7 @@ def tune_all(names: Sequence[str], until: float, limit_s: float, console: Consol
 
 
 def tune_named(job: tuple[str, float]) -> tuple[str, list[Tuned], dict[str, Any]]:
-    """In a worker: architecture, what was found for the case of this name, and the conditions.
+    """Tune the case of this name in a worker; return architecture, choices found and conditions.
     Raises RuntimeError without a GPU."""
     if jax.default_backend() == "cpu":
         raise RuntimeError(NO_GPU)
@@ -73,8 +73,8 @@ def tune_named(job: tuple[str, float]) -> tuple[str, list[Tuned], dict[str, Any]
 
 
 def tune(case: Case, until: float = float("inf")) -> list[Tuned]:
-    """Each choice of tiles that the case makes, one after the other, the others as they are: from
-    the best on while something is faster, until a `time.time()`."""
+    """Tune each of the case's choices in turn, keeping the others as they are. Continues from the
+    best tiles while something is faster, until the `time.time()` of `until`."""
     arguments = case.example(0)
     chain = Chain.of(nbytes_of(arguments), _EFFORT)
     sets = rotated(arguments, chain.copies)
@@ -105,7 +105,7 @@ def tune(case: Case, until: float = float("inf")) -> list[Tuned]:
 def _compile_each(
     case: Case, chain: Chain, arguments: Any, choice: TileKey, candidates: Sequence[dict[str, int]]
 ) -> list[tuple[dict[str, int], Programs]]:
-    """Those that compile, with their programs. Most tiles do not fit; the compiler says which."""
+    """Return the tiles that compile, with their programs. Most tiles do not fit."""
 
     def compile(tiles: dict[str, int]) -> Programs | None:
         try:
@@ -120,7 +120,7 @@ def _compile_each(
 
 
 def around(tiles: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The same tiles with one number halved or doubled."""
+    """Yield the tiles with one number halved or doubled."""
     for name, value in tiles.items():
         for other in (value // 2, value * 2):
             if other >= 1 and isinstance(value, int) and not isinstance(value, bool):
@@ -128,7 +128,7 @@ def around(tiles: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def write_tuned(arch: str, found: list[Tuned], conditions: Mapping[str, Any]) -> None:
-    """Into `tuned/<arch>.json`, over what it held for the same choices."""
+    """Write choices to `tuned/<arch>.json`, replacing earlier entries for them."""
     path = tuning.FOLDER / f"{arch}.json"
     path.parent.mkdir(exist_ok=True)
     before = json.loads(path.read_text(encoding="utf-8"))["tiles"] if path.exists() else {}

@@ -1,4 +1,4 @@
-"""What is done in a process that has the GPU; the command that starts it never touches one."""
+"""Worker process that uses the GPU; the command that starts it never does."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ from pallas_kernels.case import Case
 from pallas_kernels.self_check.quick import compile_quickly
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
-"""Without autotuning a program compiles in a second and launches nothing; XLA's own products are
+"""Without autotuning, a program compiles in a second and launches nothing; XLA's own products are
 then the library's."""
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
 _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", "triton")
@@ -35,11 +35,11 @@ _PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", 
 
 @dataclass(frozen=True)
 class Job:
-    """case: its name, "" for what comes before all cases. ahead: those to be compiled meanwhile.
+    """A job: one case, or "" for the ceilings before all cases.
 
-    until: the `time.time()` after which it is not begun. with_peers: peers are measured too. peer:
-    the only one to be measured; "" for all but `slow`. crash: ends the process where the kernel
-    would run, for rehearsals.
+    ahead: cases to compile in the meantime. until: `time.time()` after which the job is not
+    started. with_peers: measure peers too. peer: the only peer to measure; "" for all but `slow`.
+    crash: end the process where the kernel would run, for rehearsals.
     """
 
     case: str
@@ -58,15 +58,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Opening:
-    """Device, date and versions, and what the device can do at all."""
+    """Device, date and versions, and the device's measured limits."""
 
     conditions: dict[str, Any]
     ceilings: Ceilings
 
 
 def use_gpu_sparingly(*, dry_run: bool) -> None:
-    """The environment of processes started from now on: no memory taken in advance, so that torch
-    has some; nothing autotuned. In a dry run no GPU, and programs that compile quickly."""
+    """Set the environment of later processes: no preallocated memory, so that torch has some, and
+    no autotuning. In a dry run: no GPU, and programs that compile quickly."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     if dry_run:
@@ -75,7 +75,7 @@ def use_gpu_sparingly(*, dry_run: bool) -> None:
 
 
 def work(job: Job) -> Any:
-    """An Opening or a Measured; in a Last where the process is of no use for another job.
+    """Return an Opening or a Measured, wrapped in Last if the process cannot run another job.
 
     Raises RuntimeError without a GPU, unless it is a dry run.
     """
@@ -94,7 +94,7 @@ def work(job: Job) -> Any:
         result = _measure(job, case, programs)
     except (
         Exception
-    ) as failure:  # A GPU refuses in many ways, after which it may refuse everything.
+    ) as failure:  # A GPU fails in many ways, after which it may fail for everything.
         return Last(Measured(case.name, case.operation, refused=one_line(failure)))
     return result if _still_works() else Last(result)
 
@@ -108,7 +108,7 @@ def _measure(job: Job, case: Case, programs: Ahead) -> Measured:
 
 
 def conditions() -> dict[str, Any]:
-    """Device, date and versions."""
+    """Return device, date and versions."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -141,7 +141,7 @@ def _cases(dry_run: bool) -> dict[str, Case]:
 
 @cache
 def _programs(dry_run: bool, with_peers: bool) -> Ahead:
-    """Of this process."""
+    """Return the compiled programs of this process."""
 
     def compile(name: str, turn: Callable[[], AbstractContextManager[None]]) -> Compiled:
         case = _cases(dry_run)[name]
@@ -151,7 +151,7 @@ def _programs(dry_run: bool, with_peers: bool) -> Ahead:
 
 
 def _still_works() -> bool:
-    """Whether the device does: an illegal address of a peer spoils it for all that comes later."""
+    """Return whether the device works: an illegal address of a peer breaks everything after it."""
     try:
         return int(jnp.arange(3).sum()) == 3
     except Exception:

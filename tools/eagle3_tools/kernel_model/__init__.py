@@ -1,1 +1,1 @@
-"""What a compiled kernel can reach on a GPU: arithmetic on facts of its code, nothing measured."""
+"""Model of a compiled kernel's speed on a GPU: arithmetic on its code's facts, nothing measured."""

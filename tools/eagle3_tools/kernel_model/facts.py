@@ -1,21 +1,21 @@
-"""What is known of a compiled kernel and its launch, as numbers: no code, no IR."""
+"""Facts of a compiled kernel and its launch, as numbers without code or IR."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 FEWEST_READINGS = 8
-"""An array that programs read so often in all stays in a cache: rows, tables, scales of rows."""
+"""An array that all programs together read so often stays in a cache: rows, tables, row scales."""
 SMALL = 1 << 16
-"""Bytes of an array that is in a cache after its first reading."""
+"""Bytes of the largest array that is in a cache after it was read once."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What one wave alone needs: max(busy, clocks + latencies * latency), in clocks.
+    """Time of one wave alone: max(busy, clocks + latencies * latency), in clocks.
 
-    busy: if memory answered at once. latencies: how many whole latencies of a load it waits for;
-    1 where the next step's loads are issued before this step's are waited for.
+    busy: time with memory of zero latency. latencies: full load latencies that the wave waits for;
+    1 if the next step's loads are issued before the wait for this step's.
     """
 
     busy: float
@@ -35,8 +35,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Work:
-    """What one wave does in some code. matrix, vector, idle: clocks of its SIMD's matrix unit, its
-    vector unit, and of `s_nop`; lds, stored: bytes; memory: accesses of global memory."""
+    """Work of one wave in some code. matrix, vector, idle: clocks of its SIMD's matrix unit, vector
+    unit and `s_nop`; lds, stored: bytes; memory: accesses of global memory."""
 
     loads: tuple[Load, ...]
     chain: Chain
@@ -47,12 +47,12 @@ class Work:
     stored: int = 0
     memory: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
-    """Matrix instructions by what they multiply."""
+    """Matrix instructions by multiplied type."""
 
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """trips: how often it runs where the code says so."""
+    """A loop. trips: number of iterations if the code determines it."""
 
     work: Work
     trips: int | None
@@ -60,11 +60,11 @@ class LoopFacts:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """A kernel and its launch. arrays: bytes of those it reads, by their place among its arguments;
-    written: bytes of its results.
+    """A kernel and its launch.
 
-    outside: the code before the first loop and behind the last one. registers: vector registers a
-    lane, accumulation registers included. lds: bytes of a workgroup.
+    arrays: bytes of the arrays read, by argument index; written: bytes of the results. outside:
+    code before the first and after the last loop. registers: vector registers a lane, accumulation
+    registers included. lds: bytes of a workgroup.
     """
 
     name: str
@@ -81,7 +81,7 @@ class KernelFacts:
 
     @property
     def main(self) -> Work:
-        """The loop that loads most; of a kernel without a loop all of it."""
+        """The loop that loads most, or all code if there is no loop."""
         loops = (loop.work for loop in self.loops)
         return max(
             loops, key=lambda work: sum(load.nbytes for load in work.loads), default=self.outside
@@ -89,16 +89,16 @@ class KernelFacts:
 
     @property
     def programs(self) -> int:
-        """Launched workgroups."""
+        """Number of launched workgroups."""
         return prod(self.grid)
 
     def anchor(self, loads: Sequence[Load]) -> int | None:
-        """The largest array that is read, of which each byte is read about once."""
+        """Return the largest array that is read; each of its bytes is read about once."""
         known = [load.array for load in loads if load.array in self.arrays]
         return max(known, key=lambda array: self.arrays[array], default=None)
 
     def trips(self, loop: LoopFacts, programs: float, touched: float = 1.0) -> float:
-        """How often the loop runs in each of so many programs, of arrays read to this share."""
+        """Return the loop's iterations a program; `touched` is the fraction of arrays read."""
         if loop.trips is not None:
             return float(loop.trips)
         anchor = self.anchor(loop.work.loads)
@@ -108,7 +108,7 @@ class KernelFacts:
         return max(1.0, touched * self.arrays[anchor] / (programs * read))
 
     def cached(self, load: Load, trips: float) -> bool:
-        """Whether what a load reads that many times in each program is in a cache."""
+        """Return whether an array that is loaded `trips` times in each program is in a cache."""
         nbytes = self.arrays.get(load.array, 0)
         read = load.nbytes * self.warps * trips * self.programs
         return nbytes < SMALL or read > FEWEST_READINGS * nbytes

@@ -1,6 +1,6 @@
-"""What the model assumes of each GPU: every constant with its source.
+"""Constants that the model assumes for each GPU, with their sources.
 
-Nothing here was measured by this project; docs/kernel_model.md says what an H200 took.
+This project measured none of them; docs/kernel_model.md has measurements of an H200.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class ModelGpu:
-    """units: compute units (AMD) or multiprocessors (NVIDIA), each with `simds` SIMDs. Rates are of
-    one unit a clock, in bytes.
+    """Constants of one GPU. Rates are bytes a clock of one unit.
 
-    hz: clock. hbm: bytes a second by the datasheet; reached: what streaming kernels get of it.
-    latency: seconds from a load to its data under load. waves: most a SIMD holds; registers: a lane
-    of all of them together; granule: in which steps they are given. lds: bytes of a unit.
-    access_clocks: of a unit's load path, for one access of a wave. graph_gap: seconds between two
-    kernels that follow one another without the host.
+    units: compute units (AMD) or multiprocessors (NVIDIA), each with `simds` SIMDs. hz: clock. hbm:
+    bytes a second by the datasheet; reached: fraction that streaming kernels reach. latency:
+    seconds from a load to its data under load. waves: most on a SIMD; registers: of a lane, for all
+    waves together; granule: allocation unit. lds: bytes of a unit. access_clocks: of a unit's load
+    path, for one access of a wave. graph_gap: seconds between two kernels in sequence without the
+    host.
     """
 
     name: str
@@ -40,12 +40,11 @@ class ModelGpu:
 
     @property
     def needed(self) -> float:
-        """Bytes in flight a unit with which memory is busy all the time: Little's law."""
+        """Bytes in flight a unit that keep memory busy, by Little's law."""
         return self.hbm * self.latency / self.units
 
     @property
     def latency_clocks(self) -> float:
-        """The latency in clocks."""
         return self.latency * self.hz
 
 
@@ -136,4 +135,4 @@ ASSUMPTIONS = (
         "keeps from one call to the next, throttling",
     ),
 )
-"""What the model takes for granted, and from where."""
+"""Assumptions of the model and their sources."""

@@ -1,8 +1,8 @@
-"""The cases that are recorded: what rounds of the published pairs launch.
+"""Recorded cases: the launches in rounds of the published pairs.
 
-16 and 64 sequences, three drafts: 64 and 256 rows are verified, and drafted from at first; the
-draft's other passes have 16 and 64 rows. Attention has 8,704 slots a sequence; where the devices
-share contexts each has its part of that, or of 102,400.
+With 16 and 64 sequences and three drafts, 64 and 256 rows are verified and drafted from first; the
+draft's other passes have 16 and 64 rows. Attention has 8,704 slots a sequence. Where devices split
+contexts, each has its part of that, or of 102,400.
 """
 
 import re
@@ -49,12 +49,12 @@ _PATTERN = re.compile("|".join(f"(?:{name})" for name in _NAMED))
 
 
 def is_named(name: str) -> bool:
-    """Whether a case of this name is recorded."""
+    """Return whether a case of this name is recorded."""
     return _PATTERN.fullmatch(name) is not None
 
 
 def named(cases: Iterable[Case]) -> list[Case]:
-    """Those of them that are recorded. Raises ValueError where a name of the list has no case."""
+    """Return the recorded cases. Raises ValueError if a name of the list has no case."""
     found = [case for case in cases if is_named(case.name)]
     missing = [n for n in _NAMED if not any(re.fullmatch(n, case.name) for case in found)]
     if missing:

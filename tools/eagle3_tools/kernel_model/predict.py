@@ -1,4 +1,4 @@
-"""Seconds of one launch from the facts of its code, and what keeps it from its floor.
+"""Prediction of a launch's time, and of the limit that keeps it from its floor, from code facts.
 
 A program's time is the longest of these, and the launch's that of the unit with most programs:
 
@@ -9,7 +9,7 @@ A program's time is the longest of these, and the launch's that of the unit with
     access    accesses of global memory of all waves of a unit through its load path
     HBM       bytes through memory, at what streaming kernels reach of the datasheet's rate
 
-Programs that do not fit on a unit at once come after others: `rounds`.
+Programs that do not fit on a unit at once run in later `rounds`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +22,8 @@ from eagle3_tools.kernel_model.gpus import ModelGpu
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of a kernel is given. touched: share of its large arrays that it reads; live: of
-    the launched programs those that have work; both below 1 where experts are not chosen."""
+    """Fraction of a call's large arrays that it reads (touched), and of its programs that have work
+    (live); both are below 1 if some experts are not chosen."""
 
     touched: float = 1.0
     live: float = 1.0
@@ -31,10 +31,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Prediction:
-    """seconds: from the first wave to the last store, without the launch. resident: programs on a
-    unit at a time; rounds: of programs on the busiest one; steps: trips of a program through its
-    loops; in_flight: bytes of memory under way on a unit; parts: seconds of the first round by
-    limit."""
+    """Predicted time of a launch. seconds: from the first wave to the last store, without the
+    launch. resident: programs on a unit at a time; rounds: of programs on the busiest unit; steps:
+    loop iterations of a program; in_flight: bytes of memory in flight on a unit; parts: seconds of
+    the first round by limit."""
 
     seconds: float
     floor_seconds: float
@@ -48,12 +48,12 @@ class Prediction:
 
     @property
     def share(self) -> float:
-        """Of its floor: what goes through memory, each byte once, at the datasheet's rate."""
+        """Fraction of the floor: bytes through memory, each once, at the datasheet's rate."""
         return self.floor_seconds / self.seconds
 
 
 def predict(facts: KernelFacts, gpu: ModelGpu, call: Call) -> Prediction:
-    """One launch on this GPU."""
+    """Predict one launch on this GPU."""
     programs = max(1.0, facts.programs * call.live)
     most = resident_programs(facts, gpu)
     there = ceil(programs / gpu.units)
@@ -74,7 +74,7 @@ def predict(facts: KernelFacts, gpu: ModelGpu, call: Call) -> Prediction:
 
 
 def _rounds(programs: float, units: int, together: int) -> Iterator[tuple[int, float]]:
-    """Programs on the busiest unit, and on all of them, one round after another."""
+    """Yield the programs on the busiest unit, and on all units, for each round."""
     while programs > 0:
         now = min(programs, float(together * units))
         yield ceil(now / units), now
@@ -82,7 +82,7 @@ def _rounds(programs: float, units: int, together: int) -> Iterator[tuple[int, f
 
 
 def resident_programs(facts: KernelFacts, gpu: ModelGpu) -> int:
-    """How many a unit holds at a time, by registers, waves and LDS."""
+    """Return the programs that a unit holds at a time, by registers, waves and LDS."""
     given = max(gpu.granule, -(-facts.registers // gpu.granule) * gpu.granule)
     waves = min(gpu.waves, gpu.registers // given) * gpu.simds
     by_lds = gpu.lds // facts.lds if facts.lds else waves
@@ -90,7 +90,7 @@ def resident_programs(facts: KernelFacts, gpu: ModelGpu) -> int:
 
 
 class _ProgramTime:
-    """A program's clocks, by what they are spent on, with so many of them on a unit."""
+    """Clocks of a program by limit, given the number of programs on a unit."""
 
     def __init__(self, facts: KernelFacts, gpu: ModelGpu, call: Call, programs: float):
         self.facts, self.gpu, self.call, self.programs = facts, gpu, call, programs
@@ -98,9 +98,9 @@ class _ProgramTime:
         self.steps = float(sum(trips for _, trips in self.loops))
 
     def _trips(self, loop: LoopFacts) -> float:
-        """Trips of the mean program: of loops over different arrays each program has one; of loops
-        over one array whose lengths only the data know the one without masks reads it, which has
-        the fewest vector instructions a byte; the others' rest is one trip."""
+        """Return the loop's iterations in an average program. Of loops over different arrays, a
+        program has one. Of loops over one array with data-dependent lengths, the one without masks
+        reads it, which has the fewest vector instructions a byte; the others run once."""
         trips = self.facts.trips(loop, self.programs, self.call.touched)
         if loop.trips is not None:
             return trips * self._share(loop)
@@ -118,19 +118,19 @@ class _ProgramTime:
         return loop.work.vector / sum(x.nbytes for x in loop.work.loads if x.array == array)
 
     def _share(self, loop: LoopFacts) -> float:
-        """Of the programs, those that run this loop."""
+        """Return the fraction of programs that run this loop."""
         owned = [self._own_bytes(one) for one in self.facts.loops]
         mine = self._own_bytes(loop)
         return mine / sum(owned) if mine and sum(map(bool, owned)) > 1 else 1.0
 
     def _own_bytes(self, loop: LoopFacts) -> int:
-        """Of the largest array that no other loop reads; 0 where there is none."""
+        """Return the bytes of the largest array that no other loop reads, 0 if there is none."""
         others = {x.array for one in self.facts.loops if one is not loop for x in one.work.loads}
         own = {x.array for x in loop.work.loads} - others
         return max((self.facts.arrays.get(array, 0) for array in own), default=0)
 
     def _anchor(self, loop: LoopFacts) -> int | None:
-        """The array that a loop reads from memory; None where caches have all it reads."""
+        """Return the array that a loop reads from memory, None if caches hold all of them."""
         trips = self.facts.trips(loop, self.programs, self.call.touched)
         return self.facts.anchor(tuple(self._far_loads(loop.work, trips)))
 
@@ -144,7 +144,7 @@ class _ProgramTime:
         return "start" if name == "latency" and outside > parts[name] / 2 else name
 
     def parts(self, resident: int, programs: float) -> dict[str, float]:
-        """Seconds of each limit, for a round of so many programs."""
+        """Return the seconds of each limit for a round of `programs` programs."""
         gpu = self.gpu
         waves = resident * self.facts.warps
         of_simd = max(1.0, waves / gpu.simds)
@@ -160,7 +160,7 @@ class _ProgramTime:
         return {**found, "HBM": memory / (gpu.hbm * gpu.reached)}
 
     def in_flight(self, resident: int) -> float:
-        """In the loop that reads most, while its loads are waited for."""
+        """Return the bytes in flight in the loop that reads most, while it waits for loads."""
         reading = [(self._far(loop.work, trips), loop.work.chain) for loop, trips in self.loops]
         reading = reading or [(self._far(self.facts.outside, 1.0), self.facts.outside.chain)]
         nbytes, chain = max(reading, key=lambda found: found[0])
@@ -168,7 +168,7 @@ class _ProgramTime:
 
     @property
     def memory_bytes(self) -> float:
-        """Of all programs through memory; each part of an array once."""
+        """Bytes of all programs through memory, each part of an array once."""
         works = [(loop.work, trips) for loop, trips in self.loops] + [(self.facts.outside, 1.0)]
         read = sum(self._far(work, trips) * trips for work, trips in works)
         stored = sum(work.stored * trips for work, trips in works)

@@ -1,6 +1,6 @@
-"""The recorded facts of the named cases: `records/<arch>.json`, a line for each case.
+"""Recorded facts of the named cases: `records/<arch>.json`, one line for each case.
 
-Written by `python -m eagle3_tools.aot --record`, which has the compiler, for those who have not.
+`python -m eagle3_tools.aot --record` writes them, for use on machines without the compiler.
 """
 
 import json
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "records"
 
 @dataclass(frozen=True, eq=False)
 class CaseFacts:
-    """A case and its kernels in the order of their launches; floor: bytes it must move."""
+    """A case and its kernels in launch order. floor: bytes that the case must move."""
 
     name: str
     floor: float
@@ -29,15 +29,14 @@ class CaseFacts:
     kernels: tuple[KernelFacts, ...]
 
     def predictions(self, gpu: ModelGpu) -> tuple[Prediction, ...]:
-        """Of each kernel."""
         return _predictions(self, gpu)
 
     def seconds(self, gpu: ModelGpu) -> float:
-        """Of all kernels, without their launches."""
+        """Return the seconds of all kernels, without their launches."""
         return sum(found.seconds for found in self.predictions(gpu))
 
     def share(self, gpu: ModelGpu) -> float:
-        """Of the floor."""
+        """Return the fraction of the floor."""
         return self.floor / gpu.hbm / self.seconds(gpu)
 
 
@@ -48,19 +47,18 @@ def _predictions(case: CaseFacts, gpu: ModelGpu) -> tuple[Prediction, ...]:
 
 
 def path_of(arch: str, folder: Path = FOLDER) -> Path:
-    """Where an architecture's record is."""
     return folder / f"{arch}.json"
 
 
 def recorded_with(arch: str, folder: Path = FOLDER) -> str | None:
-    """The version of JAX whose compiler made an architecture's recorded code."""
+    """Return the version of JAX that compiled an architecture's recorded code."""
     path = path_of(arch, folder)
     return json.loads(path.read_text(encoding="utf-8"))["jax"] if path.exists() else None
 
 
 @cache
 def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
-    """Case -> its facts; empty where there is no record."""
+    """Return case name -> facts; empty if there is no record."""
     path = path_of(arch, folder)
     if not path.exists():
         return {}
@@ -69,7 +67,7 @@ def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
 
 
 def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -> Path:
-    """Writes these in the place of what is recorded of them; others stay."""
+    """Write these cases, replacing their earlier records and keeping the others."""
     known = {**recorded(arch, folder), **{case.name: case for case in cases}}
     lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
     path = path_of(arch, folder)
@@ -87,7 +85,7 @@ def _text(case: CaseFacts) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers to a millionth: what a timeline sums up differs in the last bits."""
+    """Round numbers to a millionth: sums of a timeline differ in their last bits."""
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

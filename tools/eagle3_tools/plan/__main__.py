@@ -1,5 +1,6 @@
-"""python -m eagle3_tools.plan: the round of Kimi-K2.5 at its real width, with few layers, through
-XLA's ROCm compiler, and what one MoE layer launches. Needs the extra `rocm`, gcc and binutils."""
+"""python -m eagle3_tools.plan: compile the round of Kimi-K2.5 at its real width, with few layers,
+using XLA's ROCm compiler, and report a MoE layer's launches. Needs the extra `rocm`, gcc, binutils.
+"""
 
 import os
 import sys
@@ -27,7 +28,7 @@ _HEADINGS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 where a program does not compile, or not as it must."""
+    """Return the exit status: 1 if a program does not compile or does not meet its expectations."""
     flags = _parse(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     shapes = [

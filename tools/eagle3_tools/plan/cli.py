@@ -19,13 +19,14 @@ FILE_WIDTH = 150
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 1 for a program that is not as it must be; 2 for flags and files
-    of no use, and for what does not fit; 130 or 143 when it was stopped."""
+    """Run the command and return the exit status. 0; 1 if a compiled program does not meet its
+    expectations; 2 for invalid flags or files, or if the pair does not fit; 130 or 143 if the
+    command was stopped."""
     given = sys.argv[1:] if argv is None else list(argv)
     training = given[:1] == ["train"]
     flags = build_training_parser().parse_args(given[1:]) if training else None
     flags = flags or build_parser().parse_args(given)
-    # Nothing runs on a device: shapes alone.
+    # Nothing runs on a device: there are only shapes.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     try:
@@ -79,8 +80,8 @@ def _compile(console: Console, options: PlanOptions) -> int:
 
     if not AMD.is_installed():
         raise ImportError(AMD.not_installed)
-    make_plan(options, read_pair(options))  # What does not fit is said before anything is compiled.
-    with raising():  # So that no compiler is left behind.
+    make_plan(options, read_pair(options))  # Report a pair that does not fit before compiling.
+    with raising():  # Leaves no compiler process running.
         try:
             results = list(compile_full_size([options]))
         except Stopped as stopped:

@@ -1,4 +1,4 @@
-"""Decode context parallelism as tables for a terminal: what every D holds and costs."""
+"""Terminal tables of decode context parallelism: memory and cost of every size D."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,14 +24,14 @@ _HEADINGS = (
 
 
 def context_tables(plan: CapacityPlan) -> Iterator[Table]:
-    """Every D at the largest concurrency, then the best D at each; none where D changes nothing."""
+    """Yield tables of every D at the largest concurrency and the best D at each, if D matters."""
     if plan.divided:
         yield _rounds_table(plan)
         yield _best_table(plan)
 
 
 def context_notes(plan: CapacityPlan) -> Iterator[str]:
-    """From how many requests on dividing contexts pays, or why it cannot."""
+    """Yield the number of requests from which splitting contexts pays, or why it cannot."""
     options, load = plan.options, plan.decode_load
     for gpu, divided in plan.divided.items():
         count = pays_from_concurrency(divided, load)

@@ -1,4 +1,4 @@
-"""Host memory below the KV cache, as a table for a terminal."""
+"""Terminal table of host memory below the KV cache."""
 
 from rich.table import Table
 
@@ -7,7 +7,7 @@ from serve.text_table import text_table
 
 
 def host_table(host: HostMemory) -> Table:
-    """Seconds to load prefixes beside seconds to compute them."""
+    """Build a table of seconds to load prefixes and to compute them."""
     table = text_table(
         f"Host memory of {host.nbytes / 2**30:,.0f} GiB holds {host.tokens:,} tokens of "
         f"{host.token_bytes:,} B; a prefix from there, or run again in chunks of {host.chunk}; "
@@ -31,7 +31,7 @@ def host_table(host: HostMemory) -> Table:
 
 
 def host_note(host: HostMemory, gpu: str) -> str:
-    """From how many tokens on loading pays."""
+    """Return the number of tokens from which loading pays."""
     return (
         f"{gpu}: loading pays from {host.least_tokens(gpu):,} tokens on "
         "(--kv-offloading-min-tokens), with a step's wait; model, not measured."

@@ -1,4 +1,4 @@
-"""What the flags of eagle3-plan mean; read before anything imports JAX."""
+"""Flags of eagle3-plan and their values, read before anything imports JAX."""
 
 import argparse
 import math
@@ -25,9 +25,9 @@ COUNTS += ("decode_context_parallel_size",)
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The command line as values. isl, osl: tokens of a prompt and of its answer.
+    """Parsed command line. isl, osl: tokens of a prompt and of its answer.
 
-    accept_lengths: of k = 0, 1, … language_model_only: without the tower of images.
+    accept_lengths: for k = 0, 1, … language_model_only: without the vision tower.
     """
 
     model: Source
@@ -49,12 +49,12 @@ class PlanOptions:
 
     @property
     def context(self) -> float:
-        """Mean tokens of KV a sequence has while it is decoded."""
+        """Mean KV tokens of a sequence while it is decoded."""
         return self.isl + self.osl / 2
 
 
 def build_parser() -> OneLineParser:
-    """All flags, each in its group."""
+    """Build the parser, with the flags in groups."""
     parser = OneLineParser(
         prog=PROG,
         description="What a pair of models needs on GPUs, and what it could do there: arithmetic "
@@ -98,7 +98,7 @@ def build_parser() -> OneLineParser:
 
 
 def read_options(flags: argparse.Namespace) -> PlanOptions:
-    """Raises ValueError, naming the flag, for what cannot be planned."""
+    """Parse and check the flags. Raises ValueError, naming the flag, for invalid values."""
     if flags.model is None:
         raise ValueError("--model CONFIG_OR_DIR is needed")
     for name in COUNTS:

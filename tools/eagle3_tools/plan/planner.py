@@ -1,4 +1,4 @@
-"""A plan: what a pair needs on some devices, and what it could do there."""
+"""Capacity plan: resources that a pair needs on given devices, and its predicted speed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ Model = TypeVar("Model", Target, Eagle3Draft, VisionModel | None)
 
 @dataclass(frozen=True)
 class AbstractPair:
-    """Models as shapes. vision: of a target that takes images."""
+    """Target, draft and vision tower (if the target takes images) as shapes without weights."""
 
     target: Target
     draft: Eagle3Draft | None
@@ -54,7 +54,7 @@ class AbstractPair:
 
 @dataclass(frozen=True)
 class Fit:
-    """The least number of these GPUs that hold a pair, and the tokens of KV they hold too."""
+    """Smallest number of these GPUs that hold a pair, and the KV tokens that then fit."""
 
     gpu: str
     devices: int
@@ -63,13 +63,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class CapacityPlan:
-    """memory: of each device. fits: of every kind of GPU. loads: every concurrency under both
-    limits, datasheet first; own_loads: by the model of our own kernels, where the second limit has
-    published ones. divided: of MI355X, MI325X and the planned kind of GPU, every number of
-    neighbours that may divide contexts; empty where there is nothing that they divide.
-    data_parallel: of the same kinds, attention by data parallelism. decode_load: what is decoded
-    for these comparisons, at each concurrency. host: memory below the KV cache, with
-    the same kinds of GPU."""
+    """Result of a plan. memory: of each device. fits: for every kind of GPU. loads: every
+    concurrency under both limits, datasheet first; own_loads: by the model of our kernels, if the
+    second limit has published ones. divided: for MI355X, MI325X and the planned GPU, every decode
+    context parallel size; empty if no context can be split. data_parallel: for the same GPUs, data
+    parallel attention. decode_load: the load that these comparisons decode, at each concurrency.
+    host: memory below the KV cache, for the same GPUs."""
 
     options: PlanOptions
     memory: Memory
@@ -84,7 +83,7 @@ class CapacityPlan:
 
 
 def read_pair(options: PlanOptions) -> AbstractPair:
-    """The models of the options' config.json files.
+    """Build the abstract models of the options' config.json files.
 
     Raises FileNotFoundError and ValueError, naming the file.
     """
@@ -104,8 +103,8 @@ def read_pair(options: PlanOptions) -> AbstractPair:
 
 
 def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
-    """Raises ValueError for lengths that cannot be, where the devices do not divide the pair and
-    where it does not fit."""
+    """Make the plan. Raises ValueError for impossible lengths, if the devices cannot split the pair
+    evenly, or if it does not fit."""
     _check_length(options, pair.target.config.max_position_embeddings)
     check_divides(options.parallel, pair.target, pair.draft)
     dtype, length = options.kv_cache_dtype, options.max_model_len
@@ -129,14 +128,14 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
 
 
 def _read_model(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
-    """Reads a target or a draft, and warns of the fields that nothing knows."""
+    """Read a target or a draft, and warn of unknown fields."""
     model = _read(source, build)
     _read(source, partial(warn_of_unknown_fields, find_config(source)))
     return model
 
 
 def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
-    """A model of a config.json, given itself or its checkpoint."""
+    """Build a model from a config.json, given its path or its checkpoint."""
     file = find_config(source)
     try:
         return build(read_json(file))
@@ -145,8 +144,9 @@ def _read(source: Source, build: Callable[[Mapping[str, Any]], Model]) -> Model:
 
 
 def _read_vision(source: Source) -> VisionModel | None:
-    """The tower in bfloat16, as every published form of a checkpoint has it; the limits of its
-    images are those of the preprocessor_config.json beside its config.json, or the released."""
+    """Read the vision tower in bfloat16, as every published form of a checkpoint has it. Image
+    limits come from the preprocessor_config.json next to its config.json, or are the released ones.
+    """
     preprocessor = read_preprocessor(find_config(source).parent)
 
     def build(fields: Mapping[str, Any]) -> VisionModel | None:
@@ -158,7 +158,7 @@ def _read_vision(source: Source) -> VisionModel | None:
 
 
 def _check_length(options: PlanOptions, trained: int) -> None:
-    """The context is at most the model's, and holds prompt and answer."""
+    """Check that the context holds prompt and answer and does not exceed the model's."""
     length, needed = options.max_model_len, options.isl + options.osl
     if needed > trained:
         raise ValueError(f"--isl + --osl are {needed}, more than the model's {trained} tokens")
@@ -169,7 +169,7 @@ def _check_length(options: PlanOptions, trained: int) -> None:
 
 
 def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
-    """Of the engine that is planned, but for its pools."""
+    """Return the configuration of the planned engine, without pool sizes."""
     return EngineConfig(
         num_speculative_tokens=options.num_speculative_tokens if pair.draft else 0,
         max_model_len=options.max_model_len,
@@ -187,7 +187,7 @@ def _memory(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> 
 
 
 def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
-    """Ascending; a GPU of which even the most are too few has none."""
+    """Yield fits in ascending order, none for GPUs of which the largest number is too small."""
     waiting, dtype = list(GPUS.values()), options.kv_cache_dtype
     for devices in range(1, MOST_DEVICES + 1):
         parallel = options.parallel.over(devices)
@@ -195,7 +195,7 @@ def _fits(options: PlanOptions, pair: AbstractPair) -> Iterator[Fit]:
             continue
         try:
             memory = _memory(options, pair, parallel)
-        except ValueError:  # values that share a scale would be parted
+        except ValueError:  # Values that share a scale would be separated.
             continue
         for gpu in tuple(waiting):
             there = memory.on(gpu, options.gpu_memory_utilization)
@@ -232,7 +232,7 @@ def _decode_load(options: PlanOptions, pair: AbstractPair) -> DecodeLoad:
 def _divided(
     options: PlanOptions, pair: AbstractPair, memory: Memory
 ) -> Mapping[str, tuple[DividedContext, ...]]:
-    """memory: of the planned kind of GPU."""
+    """Return plans of splitting contexts; `memory` is that of the planned kind of GPU."""
     found: dict[str, list[DividedContext]] = {}
     asked = options.parallel
     for parts in sorted({*PARTS, asked.context_parts}):
@@ -284,7 +284,7 @@ def _shapes(options: PlanOptions, pair: AbstractPair, parallel: Parallelism) -> 
 
 
 def _remedy(options: PlanOptions, fits: Sequence[Fit]) -> str:
-    """More devices where that helps, else everything else there is."""
+    """Suggest more devices if that helps, else all other options."""
     for fit in fits:
         if fit.gpu == options.gpu:
             return f"--tensor-parallel-size {fit.devices} is the least that would do"

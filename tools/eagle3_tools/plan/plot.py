@@ -1,4 +1,4 @@
-"""A plan as a picture: tokens a second over the load, and what each k is worth."""
+"""Plot of a plan: tokens a second by load, and the speedup of each k."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _PUBLISHED = "#000000"
 
 
 def check_plot(path: Path) -> None:
-    """Raises ValueError for another kind of file and ImportError where matplotlib is missing."""
+    """Raise ValueError for an unsupported file type and ImportError if matplotlib is missing."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"--plot must end in {' or '.join(SUFFIXES)}; got {path}")
     try:
@@ -24,7 +24,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Rates, and what drafts are worth where there is a draft."""
+    """Plot the rates and, if there is a draft, the speedups."""
     from matplotlib.figure import Figure
 
     options = plan.options
@@ -87,7 +87,7 @@ def _draw_speedups(axes: Any, plan: CapacityPlan) -> None:
 
 
 def _of_setup(plan: CapacityPlan, compared: Sequence[Compared]) -> list[Compared]:
-    """Published figures of as many GPUs of this kind at this context."""
+    """Return published figures for the same number and kind of GPUs and this context."""
     options = plan.options
     wanted = options.gpu, options.parallel.devices, options.context
     setups = ((row, row.setup) for row in compared)

@@ -16,7 +16,7 @@ from eagle3_tools.plan.planner import CapacityPlan
 
 
 def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Everything the tables say, and every k."""
+    """Write all contents of the tables, for every k."""
     fields = {
         "options": asdict(plan.options),
         "memory": _memory_fields(plan.memory),

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal."""
+"""Terminal tables of a plan."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -29,7 +29,7 @@ MODELLED = "Our own kernels by the model of their code: model, not measured; no 
 
 
 def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Memory, limits of 32 bits, both limits of speed, published figures."""
+    """Print memory, 32-bit limits, speed under both limits, and published figures."""
     console.print(_memory_table(plan.memory, plan.options))
     console.print(_fits_table(plan))
     console.print(_limits_table(plan.limits))
@@ -46,7 +46,7 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
 
 
 def print_constants(console: Console) -> None:
-    """What is assumed of each GPU, and from where."""
+    """Print the constants of each GPU with their sources."""
     table = text_table("Constants", ("", *GPUS), left=("",))
     gpus = GPUS.values()
     table.add_row("memory, GiB", *(f"{gpu.memory / GIB:.1f}" for gpu in gpus))

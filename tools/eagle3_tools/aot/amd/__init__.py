@@ -1,1 +1,1 @@
-"""AMD's GPUs: their compiler without one, what its code objects say, and what their code does."""
+"""Compilation for AMD GPUs without one, and analysis of code objects and machine code."""

@@ -1,8 +1,8 @@
-"""What an AMDGPU code object says of its kernels: registers, spills, scratch memory.
+"""Kernel metadata of AMDGPU code objects: registers, spills, scratch memory.
 
-The notes are those of the AMDGPU ABI ("Code Object V3 and later" of LLVM's AMDGPU user guide):
-a MessagePack map in an ELF note. XLA also leaves the optimised LLVM IR, where the matrix
-instructions are.
+The notes are those of the AMDGPU ABI ("Code Object V3 and later" in LLVM's AMDGPU user guide): a
+MessagePack map in an ELF note. XLA also writes the optimised LLVM IR, which has the matrix
+instructions.
 """
 
 import re
@@ -26,11 +26,12 @@ _NUMBERS = {0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0x
 
 @dataclass(frozen=True)
 class GpuKernel(Kernel):
-    """One compiled kernel. vgprs: vector registers, accumulation registers included.
+    """One compiled kernel.
 
-    scratch_bytes: memory a lane needs because registers did not do. matrix: matrix instructions in
-    its code object, by LLVM's name without "llvm.amdgcn.". lds_bytes: of a workgroup; what a code
-    object says is the static part.
+    vgprs: vector registers, accumulation registers included. scratch_bytes: memory a lane needs
+    because registers did not suffice. matrix: matrix instructions in the code object, by LLVM's
+    name without "llvm.amdgcn.". lds_bytes: of a workgroup; a code object states only the static
+    part.
     """
 
     name: str
@@ -42,19 +43,19 @@ class GpuKernel(Kernel):
     threads: int
     matrix: dict[str, int]
     code: bytes = field(default=b"", repr=False, compare=False)
-    """The code object that it is in."""
+    """The code object that contains the kernel."""
     loads_narrowly: bool = False
-    """Whether some load of one or two bytes a lane is in its IR."""
+    """True if its IR has a load of one or two bytes a lane."""
 
     def waves_per_simd(self, lds_limit: int) -> int:
-        """Waves that fit on one of a compute unit's four SIMDs at a time; CDNA3 and CDNA4."""
+        """Return the waves that fit on one of a compute unit's four SIMDs; CDNA3 and CDNA4."""
         by_registers = min(8, 512 // max(8, -(-self.vgprs // 8) * 8))
         groups = lds_limit // self.lds_bytes if self.lds_bytes else 32
         return min(by_registers, max(1, groups * (self.threads // 64) // 4))
 
 
 def read_code_object(path: Path) -> list[GpuKernel]:
-    """The kernels of a .hsaco file that XLA left, with the IR beside it if there is any."""
+    """Read the kernels of a .hsaco file from XLA, with the IR next to it if there is any."""
     ir = path.with_name(path.stem + "_opt.ll")
     text = ir.read_text() if ir.exists() else ""
     calls = re.findall(r"call[^\n]*@llvm\.amdgcn\.(s?mfma\w*[\w.]*)", text)
@@ -77,7 +78,7 @@ def read_code_object(path: Path) -> list[GpuKernel]:
 
 
 def read_metadata(elf: bytes) -> dict[str, Any]:
-    """The metadata of a code object. Raises ValueError where it is none."""
+    """Read the metadata of a code object. Raises ValueError if `elf` is none."""
     for start, end in _note_segments(elf):
         while start < end:
             name_size, size, kind = struct.unpack_from("<III", elf, start)
@@ -99,7 +100,7 @@ def _note_segments(elf: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _unpack(data: bytes, at: int) -> tuple[Any, int]:
-    """One MessagePack value and where the next one begins."""
+    """Decode one MessagePack value; return it and the position of the next one."""
     tag, at = data[at], at + 1
     if tag <= 0x7F or tag >= 0xE0:
         return (tag if tag <= 0x7F else tag - 256), at

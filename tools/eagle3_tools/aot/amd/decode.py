@@ -1,9 +1,9 @@
-"""Reads machine code of CDNA3 and CDNA4: bytes become instructions with typed operands.
+"""Decoder of CDNA3 and CDNA4 machine code into instructions with typed operands.
 
-The encodings, the names and the operands' types are AMD's, from tinygrad's tables of its machine
-readable ISA; of the emulator this module alone knows that package. What it leaves open (which
-registers are accumulation registers, what constants mean) is the ISA documents', chapter "Microcode
-Formats".
+Encodings, names and operand types are AMD's, from tinygrad's tables of its machine readable ISA.
+This is the only module of the emulator that depends on that package. The package does not specify
+which registers are accumulation registers or what constants mean; the ISA documents do, in chapter
+"Microcode Formats".
 """
 
 import re
@@ -16,9 +16,9 @@ from typing import Any
 from tinygrad.renderer.amd import decode_inst  # pyright: ignore[reportMissingImports]
 
 VCC, EXEC = 106, 126
-"""Scalar registers with names; VCC and EXEC are pairs."""
+"""Scalar registers with names; both are pairs."""
 ACCUMULATORS = 256
-"""Where accumulation registers begin among the vector registers here."""
+"""First accumulation register in this module's numbering of vector registers."""
 _LITERAL, _FIRST_VECTOR = 255, 256
 _FLOATS = {
     **{240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0},
@@ -32,11 +32,11 @@ _ALIASES = {"vsrc1": "src1"}
 _READ_VCC = {"v_cndmask_b32", "v_addc_co_u32", "v_subb_co_u32", "v_subbrev_co_u32"}
 _NO_ADDRESS = 127
 _SCALED = 0xD3AC
-"""How the encoding of an MFMA with scales begins."""
+"""First bits of the encoding of an MFMA with scales."""
 
 
 class Kind(Enum):
-    """Where an operand is."""
+    """Location of an operand."""
 
     VECTOR = "v"
     SCALAR = "s"
@@ -46,9 +46,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Operand:
-    """index: of the first register; bits and type: what the operation reads there, by AMD's name.
+    """An operand of an instruction.
 
-    value: a constant's bits, or a flag's name. negate, absolute: of the sign bit. high: the upper
+    index: of the first register. bits, type: what the operation reads there, by AMD's name. value:
+    a constant's bits, or a flag's name. negate, absolute: applied to the sign bit. high: the upper
     half of a register. selected: the (first bit, bits) that SDWA takes, extended as `signed` says.
     """
 
@@ -65,7 +66,7 @@ class Operand:
 
     @property
     def registers(self) -> range:
-        """Those it occupies, in the file of its kind."""
+        """Registers that the operand occupies, in the file of its kind."""
         return range(self.index, self.index + max(1, self.bits // 32))
 
 
@@ -85,33 +86,33 @@ class Instruction:
 
     @property
     def sources(self) -> tuple[Operand, ...]:
-        """What the arithmetic reads, in order."""
+        """Operands that the arithmetic reads, in order."""
         return tuple(self.operands[name] for name in _SOURCES if name in self.operands)
 
     @property
     def dpp(self) -> bool:
-        """Whether its first source comes from other lanes."""
+        """True if the first source comes from other lanes."""
         return self.encoding.endswith("DPP16")
 
     @property
     def target(self) -> int:
-        """Where a branch goes."""
+        """Target address of a branch."""
         return self.pc + 4 + 4 * signed(self.fields["simm16"], 16)
 
 
 def signed(value: int, bits: int) -> int:
-    """The number that these low bits mean in two's complement."""
+    """Interpret the low `bits` as two's complement."""
     return value - ((value >> (bits - 1)) << bits)
 
 
 def decode(code: bytes, base: int) -> dict[int, Instruction]:
-    """The instructions of a kernel, by their address; base: that of the first byte.
+    """Return the instructions of a kernel by address; `base` is the address of the first byte.
 
-    Raises ValueError where bytes are no instruction of CDNA.
+    Raises ValueError if bytes are no CDNA instruction.
     """
     found, at = {}, 0
     while at < len(code):
-        # Only a scaled MFMA has 16 bytes; the package takes any bytes in front of an MFMA for one.
+        # Only a scaled MFMA has 16 bytes; the package takes any bytes before an MFMA for one.
         size = 16 if struct.unpack_from("<H", code, at + 2)[0] == _SCALED else 8
         raw = decode_inst(code[at : at + size], "cdna")
         found[base + at] = instruction = _instruction(raw, base + at)
@@ -125,7 +126,7 @@ def _instruction(raw: Any, pc: int) -> Instruction:
     numbers = {key: int(v) for key, v in values.items() if not hasattr(v, "offset")}
     codes = {key: v.offset for key, v in values.items() if hasattr(v, "offset")}
     codes |= {key: numbers.pop(key) for key in ("scale_src0", "scale_src1") if key in numbers}
-    if name.startswith("v_read"):  # One lane's, or the first one's, into a scalar register.
+    if name.startswith("v_read"):  # One lane's value, or the first lane's, into a scalar register.
         codes["vdst"] -= _FIRST_VECTOR
     if "vsrc0" in codes:  # src0 only says that DPP or SDWA follows.
         codes["src0"] = codes.pop("vsrc0")
@@ -144,7 +145,7 @@ def _instruction(raw: Any, pc: int) -> Instruction:
 
 
 def _form(raw: Any, key: str) -> tuple[str, int] | None:
-    """Type and bits of an operand; None where the operation has none of this name."""
+    """Return type and bits of an operand, or None if the operation does not have it."""
     known = raw.operands
     found = known.get(key) or known.get(_ALIASES.get(key, key))
     if found is None or _is_off(raw, key):
@@ -156,7 +157,7 @@ def _form(raw: Any, key: str) -> tuple[str, int] | None:
 
 
 def _is_off(raw: Any, key: str) -> bool:
-    """Whether an address is without this part."""
+    """Return whether an address lacks this part."""
     if key == "saddr" and hasattr(raw, "saddr"):
         return raw.saddr.offset == _NO_ADDRESS
     if key == "vaddr":
@@ -165,7 +166,7 @@ def _is_off(raw: Any, key: str) -> bool:
 
 
 def _implied(raw: Any, name: str) -> dict[str, Operand]:
-    """VCC where an encoding has no field for it."""
+    """Return the implicit VCC operands of encodings without a field for them."""
     encoding = type(raw).__name__
     vcc = Operand(Kind.SCALAR, VCC, 64, "M64")
     if encoding.startswith("VOPC"):
@@ -193,7 +194,7 @@ def _operand(raw: Any, key: str, code: int, numbers: dict[str, int]) -> Operand:
 
 
 def _accumulates(raw: Any, key: str) -> bool:
-    """Whether this field names an accumulation register."""
+    """Return whether this field names an accumulation register."""
     name = raw.op_name.lower()
     if name.startswith("v_accvgpr"):
         return "mov" in name or ("write" in name) == (key == "vdst")
@@ -205,7 +206,7 @@ def _accumulates(raw: Any, key: str) -> bool:
 
 
 def _modifiers(encoding: str, key: str, numbers: dict[str, int]) -> dict[str, Any]:
-    """What the encoding does to an operand before, or after, the operation sees it."""
+    """Return the encoding's modifications of an operand, before or after the operation."""
     sdwa, place = "SDWA" in encoding, {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}.get(key)
     if place is None:
         return {}
@@ -227,13 +228,13 @@ def _modifiers(encoding: str, key: str, numbers: dict[str, int]) -> dict[str, An
 
 
 def _half(selected: tuple[int, int], form: str, extends: bool) -> dict[str, Any]:
-    """Of what SDWA selects for an operation on 16 bits, those that it sees."""
+    """Return the bits of SDWA's selection that a 16-bit operation sees."""
     first, bits = selected
     return {"selected": (first, min(bits, 16)), "signed": form == "I16" if bits > 8 else extends}
 
 
 def _constant(code: int, bits: int, form: str, numbers: dict[str, int]) -> int:
-    """The bits that an operation sees."""
+    """Return the bits of a constant that an operation sees."""
     mask = (1 << max(bits, 32)) - 1
     if code == _LITERAL:
         literal = numbers["literal"]

@@ -1,4 +1,4 @@
-"""The facts of a kernel, read from its machine code and its launch in HLO."""
+"""Extraction of a kernel's facts from its machine code and its launch in HLO."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Code = tuple[Instruction, ...]
 
 
 def read_facts(kernel: GpuKernel, call: TritonCall, arch: str) -> KernelFacts:
-    """Of a kernel as this call launches it."""
+    """Return the facts of a kernel as this call launches it."""
     code = read_kernels(kernel.code)[kernel.name]
     flow = read_flow(code.code, code.entry)
     return _Reader(kernel, call, arch, flow).facts()
@@ -52,7 +52,7 @@ class _Reader:
         return KernelFacts(**{**vars(self.bare), "loops": loops, "outside": outside})
 
     def _outside(self, loops: Sequence[Loop]) -> Code:
-        """What one program executes besides its loop: the way to its first one, and from there."""
+        """Return the code that a program runs outside its main loop: the path to and from it."""
         inside = frozenset[int]().union(*(loop.blocks for loop in loops))
         if not loops:
             return self.flow.instructions(self.flow.blocks)
@@ -91,7 +91,7 @@ class _Reader:
         return tuple(Load(a, width, n, lds) for (a, width, lds), n in sorted(found.items()))
 
     def _cached(self, code: Code, trips: float) -> Mapping[int, bool]:
-        """Of each load, whether it finds its data in a cache."""
+        """Return for each load whether it finds its data in a cache."""
         of_array = {
             load.array: self.bare.cached(load, trips)
             for load in sorted(self._loads(code), key=lambda load: load.nbytes)

@@ -1,4 +1,4 @@
-"""Blocks of a kernel's machine code, their order of execution, and the loops they make."""
+"""Control flow of a kernel's machine code: blocks, execution order and loops."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from eagle3_tools.aot.amd.decode import Instruction
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop: the blocks from which its first one is reached again without leaving it."""
+    """A natural loop: the blocks from which its header is reached again without leaving it."""
 
     header: int
     blocks: frozenset[int]
@@ -18,8 +18,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flow:
-    """blocks: instructions without a branch into or out of their middle, by the first address;
-    following: the blocks that may come next, the one that a branch jumps to last."""
+    """Control flow graph: basic blocks by first address, and the blocks that may follow each, the
+    branch target last."""
 
     blocks: Mapping[int, tuple[Instruction, ...]]
     following: Mapping[int, tuple[int, ...]]
@@ -27,7 +27,7 @@ class Flow:
 
     @cached_property
     def preceding(self) -> Mapping[int, tuple[int, ...]]:
-        """The blocks that may come before each."""
+        """Possible predecessors of each block."""
         found: dict[int, list[int]] = {block: [] for block in self.blocks}
         for block, targets in self.following.items():
             for target in targets:
@@ -36,7 +36,7 @@ class Flow:
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
-        """Every loop, outer ones first; those with one header are one."""
+        """The loops, outer ones first; those with the same header are one."""
         found: dict[int, set[int]] = {}
         for block, targets in self.following.items():
             for target in targets:
@@ -46,7 +46,7 @@ class Flow:
         return tuple(sorted(loops, key=lambda loop: -len(loop.blocks)))
 
     def inner_of(self, loop: Loop | None) -> tuple[Loop, ...]:
-        """The loops directly inside of a loop, or of none."""
+        """Return the loops directly inside `loop`, or the outermost ones for None."""
         inside = [
             one
             for one in self.loops
@@ -55,12 +55,12 @@ class Flow:
         return tuple(a for a in inside if not any(a.blocks < b.blocks for b in inside))
 
     def instructions(self, blocks: Iterable[int]) -> tuple[Instruction, ...]:
-        """In the order of their addresses."""
+        """Return the instructions of the blocks in address order."""
         return tuple(i for block in sorted(blocks) for i in self.blocks[block])
 
     def path_to(self, target: int) -> tuple[int, ...]:
-        """Blocks on the way from the entry to this one, which is left out: that of the fewest
-        blocks of those where branches are least often taken that all lanes must agree on."""
+        """Return the path from the entry to `target` (excluded) that takes the fewest branches on
+        EXEC, which need all lanes to agree, and then has the fewest blocks."""
         best: dict[int, int] = {}
         waiting = [(0, 0, self.entry, self.entry)]
         while waiting and target not in best:
@@ -78,13 +78,13 @@ class Flow:
         return tuple(reversed(path))
 
     def path_from(self, loop: Loop) -> tuple[int, ...]:
-        """The most instructions that may follow a loop, without entering another one."""
+        """Return the longest path (in instructions) after a loop that enters no other loop."""
         others = frozenset[int]().union(*(one.blocks for one in self.loops))
         longest: dict[int, tuple[int, tuple[int, ...]]] = {}
 
         def behind(block: int) -> tuple[int, tuple[int, ...]]:
             if block not in longest:
-                longest[block] = 0, ()  # A way round, which is in no loop, is left out.
+                longest[block] = 0, ()  # A cycle outside of any loop is left out.
                 ways = [behind(next) for next in self.following[block] if next not in others]
                 length, way = max(ways, default=(0, ()))
                 longest[block] = length + len(self.blocks[block]), (block, *way)
@@ -121,7 +121,7 @@ class Flow:
 
 
 def read_flow(code: Mapping[int, Instruction], entry: int) -> Flow:
-    """The blocks that can be reached. Raises KeyError where a branch goes where no code is."""
+    """Return the reachable blocks. Raises KeyError if a branch leaves the code."""
     starts, to_do = {entry}, [entry]
     ends: dict[int, tuple[int, ...]] = {}
     seen: set[int] = set()
@@ -148,7 +148,7 @@ def read_flow(code: Mapping[int, Instruction], entry: int) -> Flow:
 
 
 def _targets(i: Instruction) -> tuple[int, ...] | None:
-    """Where a block goes on that ends here; None: it doesn't end."""
+    """Return the successors of a block that ends here, or None if it does not end."""
     if i.name == "s_endpgm":
         return ()
     if i.name == "s_branch":

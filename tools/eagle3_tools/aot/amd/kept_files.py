@@ -1,4 +1,4 @@
-"""The files that XLA leaves of a compilation, and the kernels they tell of."""
+"""Files that XLA writes during a compilation, and the kernels in them."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
 _LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 
 _compiled: dict[tuple[str, str, str], GpuKernel] = {}
-"""(architecture, name, text of a call) -> kernel: XLA keeps code, and leaves files only once."""
+"""(architecture, name, call text) -> kernel. XLA caches code and writes its files only once."""
 
 
 @contextmanager
 def kept_files() -> Iterator[Path]:
-    """Where XLA leaves code objects and IR meanwhile."""
+    """Return a context whose folder receives XLA's code objects and IR."""
     changed = ("TMPDIR", "TF_ROCM_KEEP_XLA_TEMPFILES")
     before = {name: os.environ.get(name) for name in changed}
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +32,7 @@ def kept_files() -> Iterator[Path]:
 
 
 def kernels_of(arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
-    """The kernels of a program whose files are in `folder`, with all their local memory."""
+    """Return the kernels of a program from `folder`, with static and dynamic local memory."""
     objects = sorted(folder.glob("*.hsaco"))
     launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
     dynamic = {name: int(size) for name, size in _LAUNCH.findall(launched)}
@@ -45,7 +45,7 @@ def kernels_of(arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
 
 
 def _kept(arch: str, call: TritonCall, found: list[GpuKernel]) -> list[GpuKernel]:
-    """The call's kernel where it is of an earlier program; remembers one of this."""
+    """Return the call's kernel if an earlier program compiled it; remember a new one."""
     known = (arch, call.compiled, call.text)
     new = next((kernel for kernel in found if kernel.name == call.compiled), None)
     if new:

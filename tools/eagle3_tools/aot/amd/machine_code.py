@@ -1,4 +1,4 @@
-"""AMD code objects: where their code is, and what a kernel needs before its first instruction.
+"""Kernels in AMD code objects: their code, and their state before the first instruction.
 
 Source: LLVM's "User Guide for AMDGPU Backend", "Code Object" and "Kernel Descriptor".
 """
@@ -13,15 +13,16 @@ from eagle3_tools.aot.amd.decode import Instruction, decode
 
 _DYNAMIC_SYMBOLS = 11
 _ARGUMENTS_ONLY = 8
-"""Of the user registers' contents only the address of the arguments, in the first two."""
+"""Kernel property: user registers hold only the address of the arguments, in the first two."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """code: its instructions by address; entry: the first. lds_bytes: without what a launch adds.
+    """A kernel in a code object.
 
-    user_registers: scalar registers that are set from outside; group_ids: which of x, y and z come
-    behind them. arguments: the metadata of each.
+    code: instructions by address; entry: the first one. lds_bytes: without the dynamic part.
+    user_registers: scalar registers set before the start; group_ids: which of x, y and z follow
+    them. arguments: metadata of each.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Kernel:
 
 
 def read_kernels(elf: bytes) -> dict[str, Kernel]:
-    """The kernels of a code object, by name. Raises ValueError where it is none."""
+    """Return the kernels of a code object by name. Raises ValueError if `elf` is none."""
     metadata = read_metadata(elf)
     arch = re.search(r"gfx\w+", metadata["amdhsa.target"])[0]  # pyright: ignore
     image, symbols = _image(elf), _symbols(elf)
@@ -76,7 +77,7 @@ def _read_kernel(
 
 
 def _image(elf: bytes) -> bytes:
-    """The loadable segments where they lie in memory."""
+    """Return the loadable segments at their memory addresses."""
     (table,) = struct.unpack_from("<Q", elf, 32)
     size, count = struct.unpack_from("<HH", elf, 54)
     segments = [struct.unpack_from("<IIQQQQQQ", elf, table + k * size) for k in range(count)]
@@ -88,7 +89,7 @@ def _image(elf: bytes) -> bytes:
 
 
 def _symbols(elf: bytes) -> dict[str, tuple[int, int]]:
-    """Name -> address and size, of what the code object shows."""
+    """Return name -> (address, size) of the exported symbols."""
     (table,) = struct.unpack_from("<Q", elf, 40)
     size, count = struct.unpack_from("<HH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + k * size) for k in range(count)]

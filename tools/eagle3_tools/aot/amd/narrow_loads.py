@@ -1,4 +1,4 @@
-"""Loads of one or two bytes a lane: each takes as long as one of sixteen."""
+"""Loads of one or two bytes a lane, each of which takes as long as a load of sixteen."""
 
 from eagle3_tools.aot.amd.code_object import GpuKernel
 from eagle3_tools.aot.amd.flow import read_flow
@@ -10,7 +10,7 @@ from eagle3_tools.aot.triton_calls import TritonCall
 
 
 def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
-    """Place of an argument -> how many narrow loads of it are in the code."""
+    """Return argument index -> number of narrow loads of it in the code."""
     if not kernel.loads_narrowly:
         return {}
     code = read_kernels(kernel.code)[kernel.name]

@@ -1,4 +1,4 @@
-"""What an instruction does to a wave's memory traffic and to the units of its SIMD.
+"""Effect of an instruction on a wave's memory traffic and on the units of its SIMD.
 
 Sources: AMD's "CDNA3 ISA" (counters, wait states, matrix instructions); white papers of CDNA3 and
 CDNA4, tables of operations a clock and compute unit (matrix rates).
@@ -20,7 +20,7 @@ _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)_?(\w+)?")
 _SLOW = re.compile(
     r"v_(exp|log|rcp|rsq|sqrt|sin|cos|mul_lo_u32|mul_hi|mad_u64_u32|mad_i64|div_scale_f64)"
 )
-"""A quarter of the rate of others: transcendental functions and 32-bit products."""
+"""Instructions at a quarter of the rate: transcendental functions and 32-bit products."""
 MATRIX_RATES = {
     "gfx942": {"bf16": 2048, "f16": 2048, "fp8": 4096, "i8": 4096, "f32": 256},
     "gfx950": {"bf16": 4096, "f16": 4096, "fp8": 8192, "i8": 8192, "f32": 256, "fp4": 16384},
@@ -29,30 +29,30 @@ MATRIX_RATES = {
 
 
 def memory_width(i: Instruction) -> int:
-    """Bytes a lane that an access of global memory moves; 0: it is none."""
+    """Return the bytes a lane of a global memory access, 0 for other instructions."""
     if not i.name.startswith(("global_", "buffer_", "flat_")):
         return 0
     return _WIDTHS.get(i.name.replace("_lds", "").split("_")[-1], 0)
 
 
 def is_load(i: Instruction) -> bool:
-    """Whether it reads global memory into vector registers or LDS."""
+    """Return whether the instruction reads global memory into vector registers or LDS."""
     return memory_width(i) > 0 and "_load_" in i.name
 
 
 def goes_to_lds(i: Instruction) -> bool:
-    """Whether a load leaves registers out."""
+    """Return whether a load bypasses registers."""
     return bool(i.fields.get("lds")) or "_lds_" in i.name
 
 
 def scalar_width(i: Instruction) -> int:
-    """Bytes of a scalar load; 0: it is none."""
+    """Return the bytes of a scalar load, 0 for other instructions."""
     scalar = i.name.startswith(("s_load_", "s_buffer_load_"))
     return _WIDTHS.get(i.name.split("_")[-1], 0) if scalar else 0
 
 
 def lds_bytes(i: Instruction) -> int:
-    """Bytes that a wave moves between LDS and registers; permutations of lanes count as moves."""
+    """Return the bytes that a wave moves between LDS and registers, permutations included."""
     if not i.name.startswith("ds_"):
         return 0
     found = _LDS_WIDTH.search(i.name.replace("_tr", ""))
@@ -61,7 +61,7 @@ def lds_bytes(i: Instruction) -> int:
 
 
 def matrix_kind(i: Instruction) -> str:
-    """What a matrix instruction multiplies (bf16, fp8, fp4, i8, f32); "": it is none."""
+    """Return the type that a matrix instruction multiplies (bf16, fp8, fp4, i8, f32), else ""."""
     if not i.name.startswith(("v_mfma", "v_smfma")):
         return ""
     if "f8f6f4" in i.name:
@@ -72,7 +72,7 @@ def matrix_kind(i: Instruction) -> str:
 
 
 def matrix_clocks(i: Instruction, arch: str) -> int:
-    """How long a matrix instruction has its SIMD's matrix unit to itself."""
+    """Return the clocks for which an instruction occupies its SIMD's matrix unit."""
     kind = matrix_kind(i)
     found = _SHAPE.search(i.name)
     if not kind or found is None:
@@ -81,18 +81,18 @@ def matrix_clocks(i: Instruction, arch: str) -> int:
 
 
 def vector_clocks(i: Instruction) -> int:
-    """How long an instruction has its SIMD's vector unit to itself."""
+    """Return the clocks for which an instruction occupies its SIMD's vector unit."""
     is_vector = i.name.startswith("v_") and not matrix_kind(i)
     return issue_clocks(i) if is_vector else 0
 
 
 def stored_bytes(i: Instruction) -> int:
-    """Bytes that a wave writes to global memory."""
+    """Return the bytes that a wave writes to global memory."""
     return LANES * memory_width(i) if "_store_" in i.name else 0
 
 
 def wait_limits(i: Instruction) -> tuple[int, int] | None:
-    """(vector memory, LDS and scalar memory) operations that may still be under way behind it."""
+    """Return how many (vector memory, LDS and scalar memory) operations a wait leaves in flight."""
     if i.name != "s_waitcnt":
         return None
     counts = i.fields["simm16"]
@@ -100,7 +100,7 @@ def wait_limits(i: Instruction) -> tuple[int, int] | None:
 
 
 def issue_clocks(i: Instruction) -> int:
-    """Clocks until the wave's next instruction can begin, if nothing is waited for."""
+    """Return the clocks until the wave's next instruction can begin without waiting."""
     if i.name == "s_nop":
         return CLOCKS_OF_WAVE * (i.fields["simm16"] + 1)
     return CLOCKS_OF_WAVE * (4 if _SLOW.match(i.name) else 1)

@@ -1,7 +1,7 @@
-"""Which of a kernel's arguments an address was made from.
+"""Origins of addresses: the kernel arguments that an address was computed from.
 
-A register holds a set of arguments: those whose addresses went into it. What is loaded from memory
-(page ids, tile maps) has none, so that an address of pool + page * row is the pool's.
+A register holds the set of arguments whose addresses went into it. Values loaded from memory (page
+ids, tile maps) have none, so the address pool + page * row belongs to the pool.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ Arguments = frozenset[int]
 State = dict[Register, Arguments]
 _NONE: Arguments = frozenset()
 _TABLE = frozenset([-1])
-"""The address of the arguments themselves, which the first two scalar registers have."""
+"""The address of the arguments themselves, which the first two scalar registers hold."""
 _WRITTEN = ("vdst", "sdst", "sdata", "vdata")
 _POINTER = 8
 
 
 def origins(flow: Flow) -> Mapping[int, Arguments]:
-    """Of each load from global memory, by its address, the arguments it may read."""
+    """Return for each global load, by its address, the arguments that it may read."""
     start: State = {("s", 0): _TABLE, ("s", 1): _TABLE}
     before, to_do = {flow.entry: start}, [flow.entry]
     found: dict[int, Arguments] = {}
@@ -42,7 +42,7 @@ def origins(flow: Flow) -> Mapping[int, Arguments]:
 
 
 def _join(state: State, other: State) -> bool:
-    """Adds what another path brings; whether that was anything new."""
+    """Add the state of another path and return whether it was new."""
     changed = False
     for register, arguments in other.items():
         known = state.get(register, _NONE)
@@ -58,7 +58,7 @@ def _of_address(i: Instruction, state: State) -> Arguments:
 
 
 def _written(i: Instruction, state: State) -> Iterator[tuple[Register, Arguments]]:
-    """Registers that the instruction writes, and what they hold then."""
+    """Yield the registers that the instruction writes, with their new contents."""
     if i.name.startswith(("s_cmp", "s_bitcmp")):
         return
     target = next((i.operands[name] for name in _WRITTEN if name in i.operands), None)

@@ -1,6 +1,6 @@
-"""Empty shared libraries in the place of ROCm's, so that XLA's plugin can be loaded without it.
+"""Empty shared libraries in place of ROCm's, so that XLA's plugin loads without ROCm.
 
-Every function in them reports that there is no device. Needs gcc, nm and readelf.
+Their functions report that there is no device. Needs gcc, nm and readelf.
 """
 
 import os
@@ -21,10 +21,10 @@ BODIES = {
 
 
 def make_stubs(plugin: Path, folder: Path) -> list[Path]:
-    """One library for each that the plugin needs and the system lacks, in load order.
+    """Create the libraries that the plugin needs and the system lacks; return them in load order.
 
-    Made once in `folder`, which appears complete or not at all.
-    Raises RuntimeError where a tool is missing, FileNotFoundError where the plugin is.
+    They are created once in `folder`, which appears atomically. Raises RuntimeError if a tool is
+    missing, FileNotFoundError if the plugin is.
     """
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -36,13 +36,13 @@ def make_stubs(plugin: Path, folder: Path) -> list[Path]:
             try:
                 target.rename(folder)
             except OSError:
-                if not folder.exists():  # Somebody else made it meanwhile, or it can't be made.
+                if not folder.exists():  # Another process made it, or it cannot be made.
                     raise
     return sorted(folder.glob("*.so*"))
 
 
 def _wanted(plugin: Path) -> dict[str, dict[str, set[str]]]:
-    """Missing library -> symbol version -> symbols of it."""
+    """Return missing library -> symbol version -> its symbols."""
     present = set(re.findall(r"^\s*(\S+) \(", _run("/sbin/ldconfig", "-p"), re.M))
     needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", _run("readelf", "-dW", str(plugin)))
     missing = sorted(set(needed) - present - {"ld-linux-x86-64.so.2"})
@@ -56,7 +56,7 @@ def _wanted(plugin: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def _libraries_of_versions(plugin: Path) -> dict[str, str]:
-    """Symbol version -> the library that must define it."""
+    """Return symbol version -> the library that must define it."""
     library, found = "", {}
     for line in _run("readelf", "-VW", str(plugin)).splitlines():
         if named := re.search(r"Version: 1\s+File: (\S+)", line):
@@ -67,7 +67,7 @@ def _libraries_of_versions(plugin: Path) -> dict[str, str]:
 
 
 def _undefined(plugin: Path) -> list[tuple[str, str]]:
-    """(symbol, version or "") of all that must be found elsewhere."""
+    """Return (symbol, version or "") of all undefined symbols."""
     found = []
     for line in _run("nm", "-D", "--undefined-only", str(plugin)).splitlines():
         kind, symbol = line.split()[-2:]
@@ -78,7 +78,7 @@ def _undefined(plugin: Path) -> list[tuple[str, str]]:
 
 
 def _unversioned(plugin: Path) -> set[str]:
-    """HIP's functions have no version: any of the libraries may define them."""
+    """Return HIP's functions, which have no version: any library may define them."""
     names = {name for name, version in _undefined(plugin) if not version}
     return {n for n in names if n.startswith("__hip") or not re.match(r"_?Py|_?__", n)}
 

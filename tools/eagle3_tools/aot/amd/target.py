@@ -1,4 +1,4 @@
-"""MI355X and MI325X: the plugin for ROCm, linked with empty libraries where ROCm is missing."""
+"""ROCm compiler for MI355X and MI325X, linked with empty libraries where ROCm is missing."""
 
 import ctypes
 import os
@@ -16,9 +16,9 @@ from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
 
 MOST_VGPRS = 512
-# Figures of XLA's own target specs (mi350, mi300), but for the memory: that of MI355X and MI325X.
-# Memory moves so many GB a second and is so many GiB.
-# The runtime version is not in the specs; without it XLA drops every fp8 rewrite, as for a toolkit
+# Figures of XLA's own target specs (mi350, mi300), except for the memory: that of MI355X and
+# MI325X, bandwidth in GB/s and size in GiB.
+# The runtime version is not in the specs. Without it XLA drops every fp8 rewrite, as for a toolkit
 # that is too old.
 _TARGETS = {
     "gfx950": {"name": "MI350X", "cores": 256, "ghz": 2.2, "bandwidth": 7782, "memory": 288},
@@ -41,7 +41,7 @@ class AmdTarget(Target):
     )
 
     def load(self) -> None:
-        """With empty libraries in the place of those that are missing."""
+        """Load the plugin with empty libraries in place of missing ones."""
         plugin = self.library()
         size = plugin.stat().st_size
         stubs = Path(tempfile.gettempdir()) / f"eagle3-rocm-stubs-{os.getuid()}-{size}"
@@ -50,7 +50,7 @@ class AmdTarget(Target):
         super().load()
 
     def description(self, gpu: Gpu) -> str:
-        """XLA plans for four fifths of the memory where no allocator says how much may be used."""
+        """Describe the GPU. XLA uses four fifths of the memory if no allocator states a limit."""
         t, lds = _TARGETS[gpu.arch], gpu.lds_bytes
         memory = (t["memory"] << 30) * 5 // 4
         return f"""gpu_device_info {{
@@ -66,19 +66,19 @@ class AmdTarget(Target):
             device_description_str: "{t["name"]}" """
 
     def kept_files(self) -> AbstractContextManager[Path]:
-        """Code objects and the IR beside them."""
+        """Return a context for code objects and the IR next to them."""
         return kept_files()
 
     def options(self, folder: Path) -> dict[str, str | bool]:
-        """The launches say how much local memory a kernel gets."""
+        """Dump the launches, which state a kernel's local memory."""
         return {"xla_dump_to": str(folder)}
 
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
-        """Those of the code objects, and those that the compiler had kept."""
+        """Return the kernels of the code objects and those that the compiler had cached."""
         return kernels_of(arch, hlo, folder)
 
     def problems(self, kernel: GpuKernel, gpu: Gpu) -> list[str]:
-        """Registers and memory that the architecture does not have, and half precision."""
+        """List excess registers and memory, spills, and half precision."""
         found = {
             f"{kernel.vgpr_spills} VGPR spills": kernel.vgpr_spills > 0,
             f"{kernel.scratch_bytes} B scratch": kernel.scratch_bytes > 0,
@@ -89,19 +89,19 @@ class AmdTarget(Target):
         return [problem for problem, holds in found.items() if holds]
 
     def narrow_loads(self, kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
-        """From the machine code, where the IR has such loads; needs the extra `machine-code`."""
+        """Read the machine code if the IR has such loads; needs the extra `machine-code`."""
         from eagle3_tools.aot.amd.narrow_loads import narrow_loads
 
         return narrow_loads(kernel, call)
 
     def facts(self, kernel: GpuKernel, call: TritonCall, arch: str) -> KernelFacts:
-        """From the machine code; needs the extra `machine-code`."""
+        """Read the machine code; needs the extra `machine-code`."""
         from eagle3_tools.aot.amd.facts import read_facts
 
         return read_facts(kernel, call, arch)
 
     def short_name(self, instruction: str) -> str:
-        """mfma.scale.f32.16x16x128.f8f6f4.v8i32.v8i32 -> scale.f8f6f4."""
+        """Shorten mfma.scale.f32.16x16x128.f8f6f4.v8i32.v8i32 to scale.f8f6f4."""
         parts = instruction.split(".")
         scale = ["scale"] if "scale" in parts else []
         types = [found[0] for part in parts if (found := re.search(r"(b?fp?\d\w*|i8)$", part))]

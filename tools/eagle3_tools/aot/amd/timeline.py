@@ -1,9 +1,8 @@
-"""One wave alone on its SIMD, instruction by instruction: what it waits for, and how long.
+"""Timing model of one wave alone on its SIMD, instruction by instruction.
 
-Loads of global memory land in order, `latency` after they were issued, a third of that where a
-cache has the data; matrix instructions have the
-matrix unit one after another; everything else takes its issue slots. It is a model: banks, caches
-and other waves are not in it.
+Loads of global memory arrive in order, `latency` after they were issued, or a third of that if a
+cache has the data. Matrix instructions use the matrix unit one after another; all others take their
+issue slots. Banks, caches and other waves are not modelled.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,13 +19,13 @@ from eagle3_tools.aot.amd.operations import (
 from eagle3_tools.kernel_model.facts import Chain
 
 CACHED = 1 / 3
-"""Of memory's latency, a cache's."""
+"""A cache's latency relative to memory's."""
 LDS_CLOCKS = 128
-"""From an access of LDS to its end, without conflicts of banks."""
+"""Clocks of an LDS access without bank conflicts."""
 SCALAR_CLOCKS = 500
-"""Of a scalar load that its cache doesn't have, as the first ones of a kernel."""
+"""Clocks of a scalar load that misses its cache, as a kernel's first ones do."""
 _NEAR, _FAR = 20_000.0, 40_000.0
-"""Latencies, in clocks, beside which everything else is short."""
+"""Latencies in clocks that dominate everything else."""
 _WARM, _MEASURED = 4, 4
 _WRITTEN = ("vdst", "sdst", "sdata")
 
@@ -36,8 +35,8 @@ Code = tuple[Instruction, ...]
 
 @dataclass
 class Wave:
-    """cached: whether a load, by its address, finds its data in a cache. clock: when the next
-    instruction may begin. ready: when a register can be read."""
+    """State of the wave. cached: whether a load, by address, finds its data in a cache. clock: when
+    the next instruction may begin. ready: when a register can be read."""
 
     arch: str
     cached: Mapping[int, bool]
@@ -49,7 +48,7 @@ class Wave:
     scalar: list[float] = field(default_factory=list)
 
     def step(self, i: Instruction) -> None:
-        """Executes one instruction."""
+        """Execute one instruction."""
         limits = wait_limits(i)
         if limits is not None:
             self.vector = self._wait(self.vector, limits[0])
@@ -86,7 +85,7 @@ class Wave:
 
 
 def of_loop(body: Code, arch: str, cached: Mapping[int, bool]) -> Chain:
-    """Of one trip of a loop, once it is under way."""
+    """Model one trip of a loop in steady state."""
 
     def trip(latency: float) -> float:
         wave = Wave(arch, cached, latency)
@@ -97,7 +96,7 @@ def of_loop(body: Code, arch: str, cached: Mapping[int, bool]) -> Chain:
 
 
 def of_code(code: Code, arch: str, cached: Mapping[int, bool]) -> Chain:
-    """Of code that runs once."""
+    """Model code that runs once."""
     return _chain(lambda latency: _run(Wave(arch, cached, latency), code))
 
 

@@ -1,7 +1,7 @@
-"""How often a loop runs, where scalar registers alone decide it and nothing is loaded for it.
+"""Trip counts of loops that depend only on scalar registers and not on loaded values.
 
-A kernel's scalar instructions are executed from its entry on; what is loaded, or comes from vector
-registers, is unknown, and so is a loop that such a value ends.
+A kernel's scalar instructions are executed from its entry. Values that are loaded or come from
+vector registers are unknown, and so is the trip count of a loop whose end depends on one.
 """
 
 import operator
@@ -23,18 +23,18 @@ _COMPUTE: dict[str, Callable[[int, int], int]] = {
     "s_lshl": lambda a, b: a << (b & 31),
 }
 _WITH_FLAG = ("s_and", "s_or", "s_xor", "s_andn2")
-"""They say in SCC whether the result is not zero."""
+"""Operations that set SCC if the result is not zero."""
 
 
 class _Scalars:
-    """registers: the known ones, each 32 bits. flag: SCC; None where it is not known."""
+    """Known scalar state: registers of 32 bits, and the flag SCC (None if unknown)."""
 
     def __init__(self) -> None:
         self.registers: dict[int, int] = {EXEC: _MASK32, EXEC + 1: _MASK32}
         self.flag: bool | None = None
 
     def run(self, code: Iterable[Instruction]) -> None:
-        """Executes what is scalar; what the rest writes is unknown."""
+        """Execute scalar instructions; registers that others write become unknown."""
         for i in code:
             name = i.name.rpartition("_")[0]
             if name.startswith(("s_cmp_", "s_cmpk_")):
@@ -49,7 +49,7 @@ class _Scalars:
                     self.flag = bool(value) if known else None
 
     def jumps(self, branch: Instruction) -> bool | None:
-        """Whether it does."""
+        """Return whether a branch is taken, None if unknown."""
         match branch.name:
             case "s_branch":
                 return True
@@ -116,7 +116,7 @@ class _Scalars:
 
 
 def trip_count(flow: Flow, loop: Loop) -> int | None:
-    """How often the loop's first block runs; None where that cannot be said."""
+    """Return how often the loop's first block runs, None if unknown."""
     scalars = _Scalars()
     for block in flow.path_to(loop.header):
         scalars.run(flow.blocks[block])

@@ -1,1 +1,1 @@
-"""NVIDIA's GPUs: their compiler without one, and what its assembler says."""
+"""Compilation for NVIDIA GPUs without one, and analysis of the assembler's report."""

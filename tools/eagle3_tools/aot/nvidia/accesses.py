@@ -1,4 +1,4 @@
-"""The loads of a kernel's PTX, each with the argument that it reads."""
+"""Loads in a kernel's PTX with the arguments that they read."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,12 +27,12 @@ class Access:
 
 
 def lines_of(kernel: SmKernel) -> list[str]:
-    """A statement or a label each."""
+    """Split PTX into lines with one statement or label each."""
     return [line for line in re.split(r"[\n;]", kernel.ptx) if line.strip()]
 
 
 def find_accesses(lines: Sequence[str], call: TritonCall) -> Iterator[Access]:
-    """Every load, with the argument that its address was made from."""
+    """Yield every load with the argument that its address was computed from."""
     origins: dict[str, frozenset[int]] = {}
     for number, line in enumerate(lines):
         if found := _PARAMETER.search(line):
@@ -54,7 +54,7 @@ def _largest(places: Iterable[int], call: TritonCall) -> int:
 
 
 def narrow_loads(kernel: SmKernel, call: TritonCall) -> dict[int, int]:
-    """Place of an argument -> how many loads of one or two bytes a thread the code has of it."""
+    """Return argument index -> number of loads of one or two bytes a thread in the code."""
     found = dict[int, int]()
     for access in find_accesses(lines_of(kernel), call):
         if access.width <= NARROW:

@@ -1,8 +1,8 @@
-"""The facts of a kernel for H200, read from its PTX and its launch in HLO.
+"""Extraction of a kernel's facts for H200 from its PTX and its launch in HLO.
 
-PTX is not what runs: the assembler chooses registers and the order within a block. So waits are
-counted as the assembler cannot change them: loads into registers are under way together between two
-barriers, and copies to shared memory until the wait for their group.
+The GPU does not run PTX: the assembler chooses registers and the order within a block. So waits are
+counted in a way that the assembler cannot change: loads into registers are in flight together
+between two barriers, and copies to shared memory until the wait for their group.
 Sources: "PTX ISA" for the instructions; the datasheet of H200 for the matrix units' rates.
 """
 
@@ -24,19 +24,19 @@ _STORE = re.compile(r"\bst\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bf
 _SHARED = re.compile(r"\b(?:ld|st)\.shared(?:\.v(\d))?\.[bfsu](\d+)")
 _MATRIX_TILES = re.compile(r"\b(?:ld|st)matrix\S*\.x(\d)")
 _TILE_BYTES = 4
-"""Of a thread, in a matrix of 8 x 8 16-bit values that its warp loads or stores."""
+"""Bytes of a thread in a matrix of 8 x 8 16-bit values that its warp loads or stores."""
 _WAIT = re.compile(r"cp\.async\.wait_group\s+(\w+)")
 _PRODUCT = re.compile(r"\b(wgmma\.mma_async|mma\.sync)\S*?\.m(\d+)n(\d+)k(\d+)(\S*)")
 _RATES = {"e4m3": 8192, "e5m2": 8192, "s8": 8192}
 _RATE, _WARPGROUP = 4096, 4
-"""Operations a clock of a multiprocessor; mma.sync is said to reach about 0.62 of it."""
+"""Operations a clock of a multiprocessor; mma.sync is reported to reach about 0.62 of them."""
 _OF_MMA = 0.62
 _CACHED = 1 / 3
-"""Of memory's latency, a cache's."""
+"""A cache's latency relative to memory's."""
 
 
 def read_facts(kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
-    """Of a kernel as this call launches it."""
+    """Return the facts of a kernel as this call launches it."""
     lines = lines_of(kernel)
     accesses = list(find_accesses(lines, call))
     bare = KernelFacts(
@@ -66,7 +66,7 @@ def read_facts(kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
 
 
 def _loops(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """First and last line of each loop that has none inside."""
+    """Yield first and last line of each innermost loop."""
     labels = {m[1]: n for n, line in enumerate(lines) if (m := _LABEL.match(line))}
     spans = [
         (labels[m[1]], number)
@@ -115,7 +115,7 @@ def _work(
 
 
 def _matrix_clocks(way: str, m: str, n: str, k: str, types: str) -> float:
-    """Of the quarter of a multiprocessor that a warp has."""
+    """Return the clocks of a product on the quarter of a multiprocessor that a warp has."""
     rate = next((rate for name, rate in _RATES.items() if name in types), _RATE) / 4
     flop = 2 * prod(map(int, (m, n, k)))
     return flop / _WARPGROUP / rate if way.startswith("wgmma") else flop / (_OF_MMA * rate)
@@ -124,8 +124,8 @@ def _matrix_clocks(way: str, m: str, n: str, k: str, types: str) -> float:
 def _latencies(
     body: Sequence[tuple[int, str]], accesses: Sequence[Access], cached: dict[int, bool]
 ) -> float:
-    """Whole latencies that are waited for: those between barriers one after another, those of
-    copies as many groups behind as the waits allow."""
+    """Return the latencies that are waited for in sequence: one between each two barriers, and
+    those of copies divided by the groups that the waits leave in flight."""
     loads = {a.line: _CACHED if cached[a.array] else 1.0 for a in accesses if not a.copied}
     serial, longest = 0.0, 0.0
     for number, line in body:

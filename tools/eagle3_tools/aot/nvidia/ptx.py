@@ -1,7 +1,7 @@
-"""What PTX and its assembler say of kernels: registers, spills, memory accesses, products.
+"""Kernel resources from PTX and its assembler: registers, spills, memory accesses, products.
 
 Sources: "PTX ISA" for the instructions, "CUDA C++ Programming Guide" (compute capability 9.0) and
-its occupancy calculator for how registers and shared memory are handed out.
+its occupancy calculator for the allocation of registers and shared memory.
 """
 
 import re
@@ -14,7 +14,7 @@ from eagle3_tools.aot.kernel import Kernel
 THREADS_A_WARP = 32
 _REGISTERS, _THREADS, _BLOCKS = 65_536, 2048, 32
 _SHARED_BYTES, _RESERVED_BYTES, _SHARED_UNIT = 233_472, 1024, 128
-"""Of a streaming multiprocessor; every block takes some shared memory for the system."""
+"""Limits of a streaming multiprocessor; every block uses some shared memory for the system."""
 _REGISTER_UNIT, _WIDEST = 8, 16
 
 _ENTRY = re.compile(r"\.entry (\w+)")
@@ -27,12 +27,12 @@ _COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[[^\]]*\], *(\w
 
 @dataclass(frozen=True)
 class SmKernel(Kernel):
-    """One compiled kernel. registers and spill_bytes: of a thread; shared_bytes: of a block.
+    """One compiled kernel.
 
-    matrix: matrix instructions in its code by the way they are issued, the type that is multiplied
-    and their shape, `wgmma.bf16.m64n64k16`. loads: bytes that a thread loads from memory at once ->
-    how many such loads its code has; copies: the same of loads that go to shared memory past the
-    registers.
+    registers, spill_bytes: of a thread; shared_bytes: of a block. matrix: matrix instructions by
+    issue mode, multiplied type and shape, `wgmma.bf16.m64n64k16`. loads: bytes that a thread loads
+    at once -> number of such loads in the code; copies: the same for loads to shared memory that
+    bypass the registers.
     """
 
     name: str
@@ -44,21 +44,21 @@ class SmKernel(Kernel):
     loads: dict[int, int]
     copies: dict[int, int]
     ptx: str = field(default="", repr=False, compare=False)
-    """Its code, as the assembler gets it."""
+    """PTX code as the assembler gets it."""
 
     @property
     def wide_loads(self) -> int:
-        """Loads of 16 bytes a thread, the widest there are, wherever they go."""
+        """Number of loads of 16 bytes a thread, the widest, to any destination."""
         return self.loads.get(_WIDEST, 0) + self.copies.get(_WIDEST, 0)
 
     @property
     def narrow_loads(self) -> int:
-        """All the others."""
+        """Number of all narrower loads."""
         return sum(self.loads.values()) + sum(self.copies.values()) - self.wide_loads
 
     @property
     def blocks_per_sm(self) -> int:
-        """Blocks that fit on a streaming multiprocessor at a time; compute capability 9.0."""
+        """Blocks that fit on a streaming multiprocessor; compute capability 9.0."""
         warps = -(-self.threads // THREADS_A_WARP)
         registers = THREADS_A_WARP * _rounded(max(self.registers, 1), _REGISTER_UNIT)
         shared = _rounded(self.shared_bytes + _RESERVED_BYTES, _SHARED_UNIT)
@@ -71,9 +71,10 @@ class SmKernel(Kernel):
 
 
 def read_kernels(ptx: str, log: str, dynamic: dict[str, int]) -> Iterator[SmKernel]:
-    """The kernels of one run of the assembler. dynamic: shared memory that launches add, by name.
+    """Yield the kernels of one run of the assembler.
 
-    Raises ValueError where the assembler does not say what is asked for.
+    dynamic: shared memory that launches add, by name. Raises ValueError if the assembler's log
+    lacks a figure.
     """
     said = _by_name(log)
     for name, body in _bodies(ptx):
@@ -100,7 +101,7 @@ def _bodies(ptx: str) -> Iterator[tuple[str, str]]:
 
 
 def _by_name(log: str) -> dict[str, str]:
-    """What the assembler says of each kernel."""
+    """Split the assembler's log by kernel."""
     parts = re.split(r"Compiling entry function '(\w+)'", log)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -111,7 +112,7 @@ def _figure(pattern: str, text: str) -> int:
 
 
 def _product(found: re.Match[str]) -> str:
-    """wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 -> wgmma.bf16.m64n64k16."""
+    """Shorten wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 to wgmma.bf16.m64n64k16."""
     shape, types = _SHAPE.search(found[0]), _TYPE.findall(found[0])
     return ".".join(
         [found[1] or found[2], types[-1] if types else "unknown", shape[1] if shape else "unknown"]

@@ -1,4 +1,4 @@
-"""H200: the plugin for CUDA, which needs neither a driver nor its libraries to compile."""
+"""CUDA compiler for H200, which needs neither a driver nor CUDA's libraries."""
 
 import re
 import tempfile
@@ -19,7 +19,7 @@ from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
 
 MOST_SPILL_BYTES = 64
-"""Of a thread: so many stay in the first-level cache; more would be felt."""
+"""Largest spill of a thread in bytes: it stays in the first-level cache."""
 _LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 
 
@@ -40,13 +40,13 @@ class NvidiaTarget(Target):
     )
 
     def load(self) -> None:
-        """JAX does so by itself when it looks for devices, even for the CPU's."""
+        """Load the plugin unless JAX has loaded it, as it does when it looks for any devices."""
         jax.devices("cpu")
         if not xla_client.pjrt_plugin_loaded(self.platform):
             super().load()
 
     def description(self, gpu: Gpu) -> str:
-        """As CUDA describes an H200; XLA plans for four fifths of the memory, as for AMD."""
+        """Describe an H200 as CUDA does. XLA plans with four fifths of the memory, as for AMD."""
         memory = (139 << 30) * 5 // 4
         return f"""gpu_device_info {{
             threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
@@ -62,16 +62,16 @@ class NvidiaTarget(Target):
 
     @contextmanager
     def kept_files(self) -> Iterator[Path]:
-        """What the assembler reads and says, and the launches."""
+        """Return a context for the assembler's input and log, and the launches."""
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
 
     def options(self, folder: Path) -> dict[str, str | bool]:
-        """The toolkit's assembler keeps what it sees; launches say how much memory they add."""
+        """Use a toolkit that keeps the assembler's input, and dump launches (dynamic memory)."""
         return {"xla_dump_to": str(folder), "xla_gpu_cuda_data_dir": str(make_toolkit(folder))}
 
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[SmKernel]:
-        """The kernels of every run of the assembler, with all their shared memory."""
+        """Return the kernels of every assembler run, with static and dynamic shared memory."""
         launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
         dynamic = {name: int(size) for name, size in _LAUNCH.findall(launched)}
         return [
@@ -79,7 +79,7 @@ class NvidiaTarget(Target):
         ]
 
     def problems(self, kernel: SmKernel, gpu: Gpu) -> list[str]:
-        """Spills that are felt, memory that a block does not get, and half precision."""
+        """List excessive spills, excess shared memory and half precision."""
         found = {
             f"{kernel.spill_bytes} B spilled a thread, at most {MOST_SPILL_BYTES} are allowed": (
                 kernel.spill_bytes > MOST_SPILL_BYTES
@@ -92,13 +92,11 @@ class NvidiaTarget(Target):
         return [problem for problem, holds in found.items() if holds]
 
     def narrow_loads(self, kernel: SmKernel, call: TritonCall) -> dict[int, int]:
-        """From its PTX."""
         return narrow_loads(kernel, call)
 
     def facts(self, kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
-        """From its PTX."""
         return read_facts(kernel, call, arch)
 
     def short_name(self, instruction: str) -> str:
-        """wgmma.bf16.m64n64k16 -> wgmma.bf16."""
+        """Shorten wgmma.bf16.m64n64k16 to wgmma.bf16."""
         return instruction.rpartition(".")[0]

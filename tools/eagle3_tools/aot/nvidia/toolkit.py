@@ -1,8 +1,8 @@
-"""A CUDA toolkit whose assembler keeps what it reads and says.
+"""CUDA toolkit with an assembler that keeps its input and its log.
 
-XLA runs `ptxas` on the PTX of every kernel, always, and looks for it in `xla_gpu_cuda_data_dir`
-first. The one here copies the PTX, asks for the figures and keeps them; questions of its version go
-to the wheel's.
+XLA always runs `ptxas` on the PTX of every kernel, and looks for it in `xla_gpu_cuda_data_dir`
+first. This script copies the PTX, requests the resource figures and keeps them. Version queries go
+to the wheel's `ptxas`.
 """
 
 import importlib.util
@@ -21,9 +21,9 @@ exit $status
 
 
 def make_toolkit(kept: Path) -> Path:
-    """A toolkit whose assembler leaves a pair of files, N.ptx and N.log, in `kept` for each run.
+    """Make a toolkit whose assembler writes N.ptx and N.log to `kept` in each run.
 
-    Raises RuntimeError where the wheel with the assembler is missing.
+    Raises RuntimeError if the wheel with the assembler is missing.
     """
     real, made = _installed_toolkit(), kept / "toolkit"
     (made / "bin").mkdir(parents=True)
@@ -39,13 +39,13 @@ def make_toolkit(kept: Path) -> Path:
 
 
 def assembled(kept: Path) -> list[tuple[str, str]]:
-    """PTX and what the assembler said of it, of every run."""
-    # XLA may leave the same PTX beside them, without a log.
+    """Return PTX and log of every assembler run."""
+    # XLA may write the same PTX next to them, without a log.
     return [(log.with_suffix(".ptx").read_text(), log.read_text()) for log in kept.glob("*.log")]
 
 
 def _installed_toolkit() -> Path:
-    """That of the wheel nvidia-cuda-nvcc."""
+    """Return the folder of the wheel nvidia-cuda-nvcc."""
     try:
         found = importlib.util.find_spec("nvidia.cu13")
     except ModuleNotFoundError:

@@ -1,1 +1,1 @@
-"""Which cases are measured, and which a dry run goes through."""
+"""Choice of the cases that are measured, and of those in a dry run."""

@@ -1,4 +1,4 @@
-"""Which cases are measured, in which order: a lease may end at any of them."""
+"""Cases to measure in order of importance, because GPU time may end at any of them."""
 
 from collections.abc import Sequence
 
@@ -31,18 +31,18 @@ NAMED = (
     "fp8_matmul draft_mha.down@tp1 ptpc rows64",
     "logits_argmax minimax.lm_head@tp4 bf16 rows16",
 )
-"""What the bars name, the most telling case of each bar first. 25 at most: what half an hour of a
-GPU has room for."""
+"""Cases that the goals name, the most informative of each goal first. At most 25, as many as half
+an hour of GPU time allows."""
 
 
 def named(cases: Sequence[Case]) -> list[Case]:
-    """The cases of NAMED. Raises KeyError for one that is not there."""
+    """Return the cases of NAMED. Raises KeyError for a missing one."""
     by_name = {case.name: case for case in cases}
     return [by_name[name] for name in NAMED]
 
 
 def in_turn(cases: Sequence[Case]) -> list[Case]:
-    """The operations take turns, decode steps and four devices first: a budget cuts all alike."""
+    """Interleave operations, decode steps at four devices first: a budget then cuts all alike."""
     rank: dict[str, int] = {}
     keyed = []
     for case in sorted(cases, key=lambda c: (not c.decode, "@tp4" not in c.shape)):

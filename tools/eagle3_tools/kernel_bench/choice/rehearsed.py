@@ -1,6 +1,6 @@
-"""Every operation at a small size: what a dry run goes through instead of the named cases.
+"""Small cases of every operation for a dry run, in place of the named cases.
 
-It interprets the kernels, one program after another: shapes of models would take an hour.
+A dry run interprets the kernels, one program after another: the models' shapes would take an hour.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from pallas_kernels.shapes import (
 )
 
 SIZE = "small"
-"""In the place of a model's shape in their names."""
+"""Replaces the model's shape in the cases' names."""
 ROWS, PAGES, GROUPS = 2, 4, 2
 CONTEXT = PagedCase(2, 128, page_size=16, batch=2)
 CHUNK = replace(CONTEXT, q_len=32, batch=1)
@@ -49,7 +49,7 @@ MATRIX = Matrix("kimi.o_proj", 256, 256)
 
 
 def rehearsed() -> list[Case]:
-    """One of every operation, two where peers or the cache are of float8."""
+    """Return one case of every operation, two if peers or the cache are float8."""
     return [replace(case, shape=SIZE) for case in _cases()]
 
 

@@ -1,1 +1,1 @@
-"""What other libraries make of a case's arguments."""
+"""Other libraries' implementations of a case."""

@@ -1,4 +1,4 @@
-"""Latent attention by others: FlashMLA on the same pages, PyTorch on a context without pages."""
+"""Latent attention by other libraries: FlashMLA on the same pages, PyTorch without pages."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,8 +15,8 @@ Peer = Callable[..., Any]
 
 
 def flash_mla(arguments: Arguments) -> Peer:
-    """github.com/deepseek-ai/FlashMLA, dense: pages of 64 rows. Its schedule is made by the first
-    run, which is not timed. Raises ImportError where it is not installed."""
+    """Run github.com/deepseek-ai/FlashMLA, dense, with pages of 64 rows. The first run makes its
+    schedule and is not timed. Raises ImportError if it is not installed."""
     library = import_module("flash_mla")
     q_latent, q_rope, paged = arguments[:3]
     _check_types(q_latent, paged.pools[0])
@@ -32,13 +32,13 @@ def flash_mla(arguments: Arguments) -> Peer:
 
 
 def two_products(arguments: Arguments) -> Peer:
-    """On a context that was gathered before; no mask."""
+    """Run two products and a softmax on a context gathered beforehand; no mask."""
     query, rows, latents = _context(arguments)
     return lambda: torch.softmax(query @ rows.transpose(1, 2) * SCALE, -1) @ latents
 
 
 def flex_attention(arguments: Arguments) -> Peer:
-    """Compiled; on a context that was gathered before; no mask."""
+    """Run compiled flex_attention on a context gathered beforehand; no mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
     query, rows, latents = (x[:, None] for x in _context(arguments))
@@ -47,7 +47,7 @@ def flex_attention(arguments: Arguments) -> Peer:
 
 
 def _context(arguments: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries [batch, rows * heads, width], the context without pages, and its latents."""
+    """Return queries [batch, rows * heads, width], the context without pages, and its latents."""
     q_latent, q_rope, paged = arguments[:3]
     (pool,) = paged.pools
     _check_types(q_latent, pool)

@@ -1,4 +1,4 @@
-"""What PyTorch's libraries make of the same arguments; everything here may be missing or refuse."""
+"""PyTorch's implementations of a case; any of them may be missing or fail."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ Prepare = Callable[[Arguments], Peer]
 
 
 def torch_peers(operation: str, arguments: Arguments) -> dict[str, Prepare]:
-    """Peer's name -> a function that takes arguments and returns what is timed."""
+    """Return peer name -> function that takes arguments and returns the timed function."""
     leaves = jax.tree.leaves(arguments, is_leaf=lambda a: isinstance(a, QuantizedArray))
     quantised = any(isinstance(leaf, QuantizedArray) for leaf in leaves)
     if operation == "mla_decode":
@@ -51,7 +51,7 @@ def torch_peers(operation: str, arguments: Arguments) -> dict[str, Prepare]:
 
 
 def time_torch(prepare: Prepare, arguments: Sequence[Arguments], runs: int, samples: int) -> Spread:
-    """One of so many runs in a row, replayed from a CUDA graph on a GPU. Raises what torch does."""
+    """Time one of `runs` runs in sequence (a CUDA graph on a GPU). Raises torch's errors."""
     prepared = [prepare(each) for each in arguments]
     on_gpu = torch.cuda.is_available()
 
@@ -71,13 +71,13 @@ def time_torch(prepare: Prepare, arguments: Sequence[Arguments], runs: int, samp
 
 
 def bf16_ceiling(size: int, samples: int) -> float:
-    """Multiplications and additions a second of a square product of bfloat16. Raises as torch."""
+    """Return the operations a second of a square bfloat16 product. Raises torch's errors."""
     a = torch.randn(size, size, device=_device(), dtype=torch.bfloat16)
     return _a_second(size, lambda: a @ a.t(), samples)
 
 
 def fp8_ceiling(size: int, samples: int) -> float:
-    """The same of float8."""
+    """Return the operations a second of a square float8 product."""
     a = torch.randn(size, size, device=_device()).to(
         getattr(torch, str(jnp.dtype(gpu.current().fp8)))
     )

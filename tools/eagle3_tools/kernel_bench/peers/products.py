@@ -1,4 +1,4 @@
-"""Products of PyTorch's libraries, bare and with what our kernels do around theirs."""
+"""Products of PyTorch's libraries, bare and with the work that our kernels include."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ Peer = Callable[..., Any]
 
 
 def library(name: str) -> Callable[..., torch.Tensor]:
-    """What torch has under a name that is not public. Raises AttributeError where it has not."""
+    """Return a private function of torch. Raises AttributeError if it does not exist."""
     return getattr(torch, name)
 
 
 def tensor(x: jax.Array) -> torch.Tensor:
-    """The same memory. float8 goes as bytes, for which every version knows a name."""
+    """Share an array's memory with torch; float8 goes as bytes, which every version supports."""
     if x.dtype.itemsize == 1 and jnp.issubdtype(x.dtype, jnp.floating):
         raw = from_dlpack(jax.lax.bitcast_convert_type(x, jnp.uint8))
         return raw.view(getattr(torch, str(x.dtype)))
@@ -26,20 +26,20 @@ def tensor(x: jax.Array) -> torch.Tensor:
 
 
 def matmul(arguments: Arguments) -> Peer:
-    """A plain product."""
+    """Run a plain product."""
     x, w = map(tensor, arguments[:2])
     return lambda: x @ w
 
 
 def scaled(arguments: Arguments) -> Peer:
-    """Row-wise float8; x is quantised before."""
+    """Run a row-wise float8 product; x is quantised beforehand."""
     x, multiply, quantise = _scaled_parts(arguments)
     values, scale = quantise(x)
     return lambda: multiply(values, scale)
 
 
 def scaled_unquantised(arguments: Arguments) -> Peer:
-    """Row-wise float8; x is quantised in what is timed."""
+    """Run a row-wise float8 product; x is quantised in the timed part."""
     x, multiply, quantise = _scaled_parts(arguments)
     return lambda: multiply(*quantise(x))
 
@@ -62,14 +62,14 @@ def _scaled_parts(arguments: Arguments) -> tuple[torch.Tensor, Peer, Peer]:
 
 
 def argmax(arguments: Arguments) -> Peer:
-    """The head's product, and the index of the largest; no noise, where ours adds it."""
+    """Run the head's product and argmax, without the noise that our kernel adds."""
     x, head = map(tensor, arguments[:2])
     return lambda: (x @ head).argmax(-1)
 
 
 def grouped(arguments: Arguments) -> Peer:
-    """Three grouped products and the activation; rows are sorted by expert before, and the sum of
-    a token's experts is left out."""
+    """Run three grouped products and the activation. Rows are sorted by expert beforehand, and a
+    token's experts are not summed."""
     x, multiply, sort, ids, _ = _grouped_parts(arguments)
     order, ends = sort(ids)
     rows = x[order // ids.shape[1]]
@@ -77,7 +77,7 @@ def grouped(arguments: Arguments) -> Peer:
 
 
 def grouped_unsorted(arguments: Arguments) -> Peer:
-    """The same with all that ours does: rows sorted by expert, and each token's weighted sum."""
+    """Run `grouped` with the rest of our kernel: sorting by expert and tokens' weighted sums."""
     x, multiply, sort, ids, weights = _grouped_parts(arguments)
 
     def run() -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Rounds compiled for GPUs from shapes alone: what they launch and hold."""
+"""Rounds compiled for GPUs from shapes alone: their launches and memory."""

@@ -1,4 +1,4 @@
-"""The engine's round for GPUs, compiled from shapes alone."""
+"""The engine's round, compiled for GPUs from shapes alone."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from eagle3_tools.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstra
 from pallas_kernels import gpu
 
 AUX_LAYER_IDS = (0, 1, 2)
-"""The inputs of the first three layers: the draft takes nothing from any further one."""
+"""Inputs of the first three layers, so that the draft needs no later layer."""
 
 
 @dataclass(frozen=True)
 class RoundShape:
-    """One dense layer and moe_layers more; a batch of sequences."""
+    """A round of one dense layer and moe_layers MoE layers, for a batch of sequences."""
 
     arch: str
     scheme: WeightScheme
@@ -40,7 +40,7 @@ class RoundShape:
 
 @dataclass(frozen=True)
 class CompiledRound:
-    """weights: shapes of each device's part. state_bytes: of a device's part of what is donated."""
+    """A compiled round. weights: shapes of a device's part. state_bytes: donated by a device."""
 
     program: Program
     weights: list[jax.ShapeDtypeStruct]
@@ -48,7 +48,7 @@ class CompiledRound:
 
 
 def compile_few_layers(shape: RoundShape) -> CompiledRound:
-    """The round of argmax and three drafts for one GPU."""
+    """Compile the argmax round with three drafts for one GPU."""
     target = abstract_target(1 + shape.moe_layers, shape.scheme)
     draft = abstract_draft(AUX_LAYER_IDS)
     config = EngineConfig(
@@ -64,7 +64,7 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
 
 @dataclass(frozen=True)
 class AbstractRound:
-    """A round before it is compiled: shapes are its arguments, `state` of them is donated."""
+    """A round before compilation: shapes of its arguments, `state` the donated one's index."""
 
     arch: str
     function: Callable[..., Any]
@@ -72,7 +72,7 @@ class AbstractRound:
     state: int = 2
 
     def compile(self) -> CompiledRound:
-        """Raises what the compiler raises, RuntimeError where it is not installed."""
+        """Compile the round. Raises the compiler's errors, RuntimeError if it is not installed."""
         compiled = compile_program(self.arch, self.function, *self.shapes, donate=(self.state,))
         return CompiledRound(
             compiled,
@@ -92,10 +92,11 @@ def abstract_round(
     kind: ProgramKind = ProgramKind.ROUND,
     vision: VisionModel | None = None,
 ) -> AbstractRound:
-    """The round's program as the engine compiles it, for max_num_seqs sequences; or a prefill's,
-    for one chunk. vision: of an engine that takes images, whose state has their features.
+    """Build the round's program for max_num_seqs sequences, or a prefill's for one chunk.
 
-    Models are abstract; on a mesh they lie there as `eagle3_jax.mesh.shard` says.
+    The program is what the engine compiles. Models are abstract; on a mesh they are placed as
+    `eagle3_jax.mesh.shard` defines. vision: tower of an engine that takes images, whose state has
+    their features.
     """
     with gpu.assume(arch):
         target_leaves, target_structure = flatten_model(target, mesh)
@@ -114,7 +115,7 @@ def abstract_round(
 
 
 def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """An input of each replica, or of all devices."""
+    """Place an input of each replica, or of all devices."""
     if (count := replicas(mesh)) == 1:
         return place(shape, NamedSharding(mesh, PartitionSpec()))
     each = jax.ShapeDtypeStruct((count, *shape.shape), shape.dtype)
@@ -122,14 +123,14 @@ def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _batch(config: EngineConfig) -> tuple[Any, ...]:
-    """Slots and page table of a round."""
+    """Return the shapes of a round's slots and page table."""
     batch = config.max_num_seqs
     shapes = (batch,), (batch, config.pages_per_seq)
     return tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
 
 
 def device_parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
-    """A device's part of each array."""
+    """Return the shape of a device's part of each array."""
 
     def part(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         split = shape.sharding.shard_shape(shape.shape) if shape.sharding else shape.shape
@@ -139,5 +140,5 @@ def device_parts(tree: Any) -> list[jax.ShapeDtypeStruct]:
 
 
 def nbytes(shapes: Iterable[jax.ShapeDtypeStruct]) -> int:
-    """Of arrays of these shapes together."""
+    """Return the total bytes of arrays of these shapes."""
     return sum(prod(shape.shape) * shape.dtype.itemsize for shape in shapes)

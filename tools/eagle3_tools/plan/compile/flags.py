@@ -13,7 +13,7 @@ def read_flags(
     """Return `folder` and `limit`; end the process with status 2 and one line for bad values.
 
     Args:
-        name: The module's, in this package.
+        name: Name of the module in this package.
         description: Shown by `--help`.
         limit_s: Default of `--limit`.
         argv: None for those of the process.
@@ -29,7 +29,7 @@ def read_flags(
 
 
 def directory(text: str) -> Path:
-    """Return the path of a directory that exists."""
+    """Return the path of an existing directory."""
     if not (path := Path(text)).is_dir():
         raise ArgumentTypeError(f"must be a directory; got {text!r:.300}")
     return path
@@ -43,7 +43,7 @@ def seconds(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Return a number of at least 1."""
+    """Return a whole number of at least 1."""
     if (number := int(text)) < 1:
         raise ArgumentTypeError(f"must be at least 1; got {text}")
     return number

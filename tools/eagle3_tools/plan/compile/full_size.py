@@ -1,4 +1,4 @@
-"""The round of a pair at its real size for several GPUs: compiled, measured, and held to the plan.
+"""A pair's round at its real size for several GPUs: compiled, measured, compared with the plan.
 
 Nothing is allocated: weights are shapes, and XLA's ROCm compiler needs no GPU.
 """
@@ -32,12 +32,12 @@ from eagle3_tools.plan.planner import AbstractPair, engine_config, make_plan, re
 
 @dataclass(frozen=True)
 class FullSizeReport:
-    """Bytes are those of each device. planned_bytes: arguments by the plan; state_bytes: donated.
+    """Report of a compiled round; bytes are those of each device.
 
-    per_layer: launches of a MoE layer, collectives not counted; program: how many the round has.
-    collectives: (kind, dtype, shape) and how often; telling: how many launches of them, of which
-    one may be of several arrays. seconds: of the clock, and cpu_seconds of all
-    threads; peak_bytes: of host memory.
+    planned_bytes: arguments by the plan. state_bytes: donated. per_layer: launches of a MoE layer
+    without collectives; program: launches of the round. collectives: (kind, dtype, shape) and
+    count; telling: launches of collectives, of which one may cover several arrays. seconds:
+    elapsed; cpu_seconds: of all threads. peak_bytes: of host memory.
     """
 
     options: PlanOptions
@@ -58,10 +58,10 @@ class FullSizeReport:
 
 
 def report_full_size(options: PlanOptions) -> FullSizeReport:
-    """Compiles `full_size_round`.
+    """Compile `full_size_round` and report on it.
 
-    For a process of its own, so that peak_bytes is this program's. Raises what the plan raises,
-    and RuntimeError where the compiler is not installed.
+    Run it in a separate process, so that peak_bytes covers this program only. Raises the plan's
+    errors, and RuntimeError if the compiler is not installed.
     """
     begin = time.monotonic()
     pair = read_pair(options)
@@ -98,16 +98,16 @@ def report_full_size(options: PlanOptions) -> FullSizeReport:
 
 
 def full_size_round(options: PlanOptions) -> AbstractRound:
-    """The lean round of max_num_seqs sequences, with pools as large as the device allows.
+    """Return the lean round of max_num_seqs sequences, with pools as large as the device allows.
 
-    Raises what the plan raises, and RuntimeError where the compiler is not installed.
+    Raises the plan's errors, and RuntimeError if the compiler is not installed.
     """
     pair = read_pair(options)
     return _round(options, pair, make_plan(options, pair).memory)
 
 
 def full_size_prefill(options: PlanOptions, chunk: int) -> AbstractRound:
-    """The lean prefill of so many tokens, with the same pools; raises the same."""
+    """Return the lean prefill of `chunk` tokens, with pools and errors as in `full_size_round`."""
     pair = read_pair(options)
     memory = make_plan(options, pair).memory
     return _round(options, pair, memory, ProgramKind.PREFILL, prefill_chunk=chunk)
@@ -126,7 +126,7 @@ def _round(
         num_pages=memory.pages(options.kv_cache_dtype),
         batch_buckets=(options.max_num_seqs,),
         kv_cache_dtype=options.kv_cache_dtype,
-        # A number that changes nothing of the program.
+        # The value does not change the program.
         kv_cache_scale=1.0 if options.kv_cache_dtype == "fp8" else None,
         **sizes,
     )
@@ -144,14 +144,14 @@ def _round(
 
 
 def launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
-    """The mean of the layers with experts, but for the last."""
+    """Return the mean launches of the layers with experts, except the last one."""
     layers, blocks = launches_of_layers(found), list(pair.target.layers)[:-1]
     counted = [count(layers[i]) for i, one in enumerate(blocks) if isinstance(one.mlp, MoE)]
     return round(sum(counted) / max(1, len(counted)), 1)
 
 
 def peak_bytes() -> int:
-    """The most host memory that this process had."""
+    """Return the peak host memory of this process in bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(found[1]) << 10 if found else 0
@@ -159,7 +159,7 @@ def peak_bytes() -> int:
 
 @contextmanager
 def refusals() -> Iterator[list[str]]:
-    """What operations say meanwhile of kernels that they cannot run."""
+    """Collect the dispatcher's warnings about kernels that cannot run, within the context."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())

@@ -1,7 +1,7 @@
-"""python -m eagle3_tools.plan.compile.full_size_pairs FOLDER: published pairs at full size.
+"""python -m eagle3_tools.plan.compile.full_size_pairs FOLDER: compile published pairs at full size.
 
 FOLDER has their config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and
-binutils, no GPU. Exit status 1 where a program does not compile, or not as it must.
+binutils, no GPU. Exit status 1 if a program does not compile or does not meet its expectations.
 """
 
 import os
@@ -33,11 +33,10 @@ PAIRS = (
     ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8 -dcp=8", (3,)),
     ("minimax-m2.5", "minimax-m2.5-eagle3", "--arch=gfx950 -tp=4 --enable-expert-parallel", (3, 6)),
 )
-"""Target, draft, GPUs and how they share them, drafts a round."""
+"""Target, draft, GPUs with parallelism, and drafts a round."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
     flags = read_flags("full_size_pairs", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(full_size_options(flags.folder))
@@ -47,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
-    """As eagle3-plan --compile takes them: pages of 64 tokens, no images, and batch 64 where a pair
-    names no other."""
+    """Yield options as of eagle3-plan --compile: pages of 64 tokens, no images, and batch 64 unless
+    a pair names another."""
     for target, draft, layout, counts in PAIRS:
         models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]

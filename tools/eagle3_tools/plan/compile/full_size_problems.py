@@ -1,4 +1,4 @@
-"""Checks of a round compiled at its real size, as a list of what does not hold."""
+"""Checks of a round compiled at its real size; each lists violations."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +13,9 @@ from pallas_kernels.mla_share.layout import MASS
 
 MOST_TEMPORARY_BYTES = 2 << 30
 MOST_BESIDE_PLAN = 0.01
-"""Share by which arguments may differ from what the plan says."""
+"""Largest relative difference between arguments and plan."""
 MOST_TOLD_BYTES = MIB
-"""Of one collective that is no sum over hidden states: maxima, counts, (score, id) pairs."""
+"""Largest collective besides sums over hidden states: maxima, counts, (score, id) pairs."""
 SUMS_A_LAYER = 2
 BFLOAT16_BYTES = 2
 
@@ -27,8 +27,7 @@ def full_size_problems(
     planned_bytes: int,
     planned_state: int,
 ) -> Iterator[str]:
-    """planned_bytes: of arguments; planned_state: of those, what is donated. Everything that is not
-    as it must be."""
+    """Yield every violation. planned_bytes: of arguments; planned_state: of the donated ones."""
     program = compiled.program
     if abs(program.argument_bytes - planned_bytes) > MOST_BESIDE_PLAN * planned_bytes:
         yield f"{program.argument_bytes:,} B of arguments, {planned_bytes:,} were planned"
@@ -47,8 +46,8 @@ def full_size_problems(
 
 
 def launch_problems(per_layer: float, context_parts: int = 1) -> list[str]:
-    """Of a MoE layer, collectives not counted: one more where devices divide a context and cut
-    their parts of it again, for the shares that come out."""
+    """Check the launches of a MoE layer without collectives. If devices split a context and cut
+    their parts again, one more is allowed, for the partial attention."""
     most = GOAL + (context_parts > 1)
     return [f"{per_layer:g} launches a MoE layer, {most} at most"] * (per_layer > most)
 
@@ -56,8 +55,8 @@ def launch_problems(per_layer: float, context_parts: int = 1) -> list[str]:
 def collective_problems(
     found: Sequence[Collective], options: PlanOptions, pair: AbstractPair
 ) -> Iterator[str]:
-    """More sums of hidden states than two a layer and one an embedding, other exchanges than those
-    of divided contexts, and whatever else is large."""
+    """Yield sums of hidden states beyond two a layer and one an embedding, exchanges that splitting
+    contexts does not explain, and other large collectives."""
     hidden = pair.target.config.hidden_size
     sums = [one for one in found if one.kind == "all-reduce" and one.shape[-1:] == (hidden,)]
     passes = _draft_passes(options, pair)
@@ -76,15 +75,16 @@ def collective_problems(
 
 
 def _draft_passes(options: PlanOptions, pair: AbstractPair) -> int:
-    """Of a draft that is split over the devices."""
+    """Return the passes of a draft that is split over the devices."""
     if pair.draft is None or options.parallel.draft_devices == 1:
         return 0
     return max(1, options.num_speculative_tokens)
 
 
 def _exchanged_bytes(options: PlanOptions, pair: AbstractPair) -> dict[str, int]:
-    """Kind -> what a device receives of it in the layers whose contexts are divided: the queries
-    of all heads of its group, and every device's share of its own heads."""
+    """Return the bytes that a device receives by kind of collective, in layers whose contexts are
+    split: the queries of all heads of its group, and every device's partial attention of its own
+    heads."""
     parts, batch = options.parallel.context_parts, options.max_num_seqs
     if parts == 1:
         return {}
@@ -102,7 +102,7 @@ def _exchanged_bytes(options: PlanOptions, pair: AbstractPair) -> dict[str, int]
 
 
 def _is_of_heads(one: Collective, options: PlanOptions, pair: AbstractPair) -> bool:
-    """Of each device of a group, so many heads."""
+    """Return whether a collective has this number of heads from each device of a group."""
     return (one.shape[0], *one.shape[-2:-1]) == (
         options.parallel.context_parts,
         _heads(options, pair),
@@ -110,5 +110,5 @@ def _is_of_heads(one: Collective, options: PlanOptions, pair: AbstractPair) -> b
 
 
 def _heads(options: PlanOptions, pair: AbstractPair) -> int:
-    """Of target and draft alike, on a device."""
+    """Return the heads on a device, the same for target and draft."""
     return pair.target.config.num_attention_heads // options.parallel.devices

@@ -1,4 +1,4 @@
-"""Rounds compiled at their real size as a table for a terminal, and what is wrong with them."""
+"""Terminal table of rounds compiled at their real size, with violations."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +14,9 @@ from eagle3_tools.plan.options import PlanOptions
 
 GIB, MIB = 1 << 30, 1 << 20
 LIMIT_S = 1200.0
-"""For one program, on a machine that has something else to do."""
+"""Time limit of one program, on a machine that is also busy otherwise."""
 MOST_MORE_LAUNCHES = 3
-"""A layer, collectives counted, where neighbours divide contexts."""
+"""Most additional launches a layer, with collectives, if devices split contexts."""
 Compiled = FullSizeReport | Failure
 _NAMES = ("target\ndraft", "GPUs", "k")
 _HEADINGS = (
@@ -26,7 +26,7 @@ _HEADINGS = (
 
 
 def compile_full_size(every: Sequence[PlanOptions], limit_s: float = LIMIT_S) -> Iterator[Compiled]:
-    """One after the other, each in a process of its own."""
+    """Compile one round after the other, each in a separate process."""
     for options in every:
         yield from run_each(report_full_size, [options], processes=1, limit_s=limit_s)
 
@@ -34,7 +34,7 @@ def compile_full_size(every: Sequence[PlanOptions], limit_s: float = LIMIT_S) ->
 def print_full_size(
     console: Console, every: Sequence[PlanOptions], results: Sequence[Compiled]
 ) -> bool:
-    """A line for each, then all collectives and failures; returns whether there are no failures."""
+    """Print a row for each round, collectives and failures; return True without failures."""
     console.print(_table(every, results))
     failures = [*failed(map(name_of, every), results)]
     more = dict(more_launches(results))
@@ -63,7 +63,7 @@ def _table(every: Sequence[PlanOptions], results: Sequence[Compiled]) -> Table:
 
 
 def _names(options: PlanOptions) -> tuple[str, ...]:
-    """kimi-k2.5-mxfp4, kimi-k2.5-eagle3-fp8, MI355X TP4, 3."""
+    """Return the parts of a name: kimi-k2.5-mxfp4, kimi-k2.5-eagle3-fp8, MI355X TP4, 3."""
     models = (source.last_name if source else "none" for source in (options.model, options.draft))
     experts = " EP" if options.parallel.expert_parallel else ""
     contexts = f" DCP{parts}" if (parts := options.parallel.context_parts) > 1 else ""
@@ -73,7 +73,7 @@ def _names(options: PlanOptions) -> tuple[str, ...]:
 
 
 def name_of(options: PlanOptions) -> str:
-    """kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3, batch 64."""
+    """Return a name: kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3, batch 64."""
     target, draft, gpus, k = _names(options)
     return f"{target} + {draft}, {gpus}, k = {k}, batch {options.max_num_seqs}"
 
@@ -95,7 +95,7 @@ def _cells(report: FullSizeReport) -> tuple[str, ...]:
 
 
 def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
-    """Of each program."""
+    """Yield the collectives of each program."""
     for report in results:
         if isinstance(report, Failure):
             continue
@@ -104,16 +104,16 @@ def _collectives(results: Iterable[Compiled]) -> Iterator[str]:
 
 
 def traffic(counted: Mapping[Collective, int]) -> Iterator[str]:
-    """How many of which kind and size, those with most bytes first."""
+    """Yield count, kind and size of collectives, those with most bytes first."""
     for one, count in sorted(counted.items(), key=lambda item: -item[0].nbytes * item[1]):
         loop = "" if one.times == 1 else f", each {one.times or 'as the data say'} times"
         yield f"  {count} x {one.kind} {one.dtype}{list(one.shape)}, {one.nbytes:,} B{loop}"
 
 
 def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
-    """Of each round that divides contexts, launches a layer more than without, collectives counted,
-    if that is compiled too. Each layer that divides exchanges shares once, which counts them. A
-    collective of several arrays is one launch."""
+    """Yield the launches a layer, with collectives, that splitting contexts adds to a round, if the
+    round without it was compiled too. Each splitting layer exchanges partial attention once, so
+    all-to-alls count the layers. A collective of several arrays is one launch."""
     known = {one.options: one for one in results if isinstance(one, FullSizeReport)}
     for options, divided in known.items():
         undivided = replace(options, parallel=replace(options.parallel, context_parts=1))
@@ -125,16 +125,16 @@ def more_launches(results: Iterable[Compiled]) -> Iterator[tuple[str, float]]:
 
 
 class Judged(Protocol):
-    """Of a program that compiled."""
+    """Report of a compiled program."""
 
     @property
     def failures(self) -> Sequence[str]:
-        """What is not as it must be."""
+        """Expectations that the program does not meet."""
         ...
 
 
 def failed(names: Iterable[str], results: Iterable[Judged | Failure]) -> Iterator[str]:
-    """A line for each program that does not compile, and for all that is wrong with the others."""
+    """Yield a line for each program that does not compile, and for each violation of the others."""
     for name, result in zip(names, results, strict=True):
         reasons = (
             [f"{result.reason} {result.said}"] if isinstance(result, Failure) else result.failures

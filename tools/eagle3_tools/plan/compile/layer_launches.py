@@ -15,9 +15,9 @@ from eagle3_tools.aot.launches import Launch, count, launches
 from eagle3_tools.plan.compile.compiled_round import RoundShape, compile_few_layers
 
 GOAL = 16
-"""Launches of one MoE layer, collectives not counted; a naive program has about 24."""
+"""Target for the launches of one MoE layer without collectives; a naive program has about 24."""
 BATCHES = (16, 64)
-"""Sequences of the rounds that are compiled: 64 and 256 rows with 3 drafts."""
+"""Sequences of the compiled rounds: 64 and 256 rows with 3 drafts."""
 MOST_LAUNCHES = {
     ("mxfp4", 16): 15,
     ("mxfp4", 64): 15,
@@ -26,16 +26,16 @@ MOST_LAUNCHES = {
     ("ptpc", 16): 16,
     ("ptpc", 64): 16,
 }
-"""What was reached, on both architectures: more is a step back."""
+"""Launches reached on both architectures: more is a regression."""
 _LAYER = re.compile(r"\btarget_layer_(\d+)\b")
 WITHOUT_COPIES = ("gfx950",)
-"""Where no weight is copied. On gfx942 float8 weights as published are not its own float8."""
+"""Architectures without copied weights. Published float8 weights are not gfx942's own float8."""
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """layer: launches of one MoE layer, in order; per_layer: how many without collectives; program:
-    how many the whole round has."""
+    """Report of a round. layer: launches of one MoE layer in order; per_layer: their number without
+    collectives; program: launches of the whole round."""
 
     shape: RoundShape
     layer: tuple[Launch, ...]
@@ -49,7 +49,7 @@ class RoundReport:
 
     @property
     def failures(self) -> list[str]:
-        """What makes the check fail."""
+        """Violations that make the check fail."""
         most = MOST_LAUNCHES[self.shape.scheme, self.shape.batch]
         return [
             *self.problems,
@@ -59,7 +59,7 @@ class RoundReport:
 
 
 def report_round(shape: RoundShape) -> RoundReport:
-    """Compiles the round; of its MoE layers the last but one has neighbours of its own kind."""
+    """Compile the round and report on the last MoE layer but one, between two MoE layers."""
     begin = time.monotonic()
     compiled = compile_few_layers(shape)
     program, weights = compiled.program, compiled.weights
@@ -86,11 +86,10 @@ def report_round(shape: RoundShape) -> RoundReport:
 
 
 def launches_of_layers(found: Sequence[Launch]) -> dict[int, list[Launch]]:
-    """The target's, layer by layer: from the first of a layer to the first of the next one.
+    """Return the target's launches by layer: from the first of a layer to the first of the next.
 
-    XLA's operations remember the layer's scope, but where it fuses across layers they have none: so
-    what the last layer has is followed by what is behind it. Raises ValueError where layers are
-    not scheduled one after the other.
+    XLA's operations keep their layer's scope, except those fused across layers. So the last layer's
+    launches include everything after it. Raises ValueError if layers are not scheduled in sequence.
     """
     layers: dict[int, list[Launch]] = {}
     for launch in found:

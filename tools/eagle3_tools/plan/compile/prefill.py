@@ -1,9 +1,9 @@
-"""python -m eagle3_tools.plan.compile.prefill FOLDER: the prefill of published pairs at full size.
+"""python -m eagle3_tools.plan.compile.prefill FOLDER: compile published pairs' prefills, full size.
 
-For contexts of 262,144 tokens, divided among devices and not: what a chunk of a prompt needs beside
-weights and pools must not grow with the context. FOLDER has config.json files
-(tests/oracles/published). Needs the extra `rocm`, gcc and binutils, no GPU. Exit status 1 where a
-program does not compile, or not as it must.
+Contexts have 262,144 tokens, split over devices or not: the temporaries of a prompt chunk must not
+grow with the context. FOLDER has config.json files (tests/oracles/published). Needs the extra
+`rocm`, gcc and binutils, no GPU. Exit status 1 if a program does not compile or does not meet its
+expectations.
 """
 
 import os
@@ -30,20 +30,20 @@ from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
 from eagle3_tools.plan.planner import make_plan, read_pair
 
 CHUNK = 2048
-"""Tokens: enough for keys and values to be made of latents, few beside the context."""
+"""Tokens of a chunk: enough to expand latents to keys and values, few relative to the context."""
 PAIRS = (
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8 -dcp=8"),
     ("kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla", "--arch=gfx950 -tp=8"),
     ("kimi-k2.5-w4a8", "kimi-k2.5-eagle3-mla", "--arch=gfx942 -tp=8 -dcp=8"),
 )
-"""Target, draft, GPUs and how they share contexts."""
+"""Target, draft, and GPUs with parallelism."""
 
 
 @dataclass(frozen=True)
 class PrefillReport:
-    """planned_bytes: of the temporaries those that the plan has, the context's part that a chunk
-    attends to at a time; context_bytes: of the model's whole context on one device, in one layer.
-    """
+    """Report of a prefill. planned_bytes: temporaries by the plan, the part of the context that a
+    chunk attends to at a time; context_bytes: the model's whole context on one device, in one
+    layer."""
 
     options: PlanOptions
     temporary_bytes: int
@@ -55,7 +55,6 @@ class PrefillReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
     flags = read_flags("prefill", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = list(prefill_options(flags.folder))
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prefill_options(folder: Path) -> Iterator[PlanOptions]:
-    """As eagle3-plan takes them: contexts of 262,144 tokens, pages of 64, no images."""
+    """Yield options as of eagle3-plan: contexts of 262,144 tokens, pages of 64, no images."""
     for target, draft, layout in PAIRS:
         argv = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
         argv += [*layout.split(), "--max-model-len=262144", "--block-size=64"]
@@ -74,8 +73,8 @@ def prefill_options(folder: Path) -> Iterator[PlanOptions]:
 
 
 def report_prefill(options: PlanOptions) -> PrefillReport:
-    """Compiles the lean prefill of one chunk. Raises what the plan raises, and RuntimeError where
-    the compiler is not installed."""
+    """Compile the lean prefill of one chunk. Raises the plan's errors, and RuntimeError if the
+    compiler is not installed."""
     begin = time.monotonic()
     memory = make_plan(options, read_pair(options)).memory
     with refusals() as refused:
@@ -94,8 +93,8 @@ def report_prefill(options: PlanOptions) -> PrefillReport:
 
 
 def prefill_problems(program: Program, gathered_bytes: int) -> Iterator[str]:
-    """Temporaries beyond what is left for programs, collectives of more than is gathered at a time
-    or the chunk's rows have, and kernels that spill."""
+    """Yield excessive temporaries, collectives larger than the gathered part or a chunk's rows, and
+    kernels that spill."""
     if program.temporary_bytes >= MOST_TEMPORARY_BYTES:
         yield f"{program.temporary_bytes / MIB:.0f} MiB of temporaries"
     for one in collectives(program.hlo):
@@ -108,7 +107,7 @@ def prefill_problems(program: Program, gathered_bytes: int) -> Iterator[str]:
 def print_prefills(
     console: Console, every: Sequence[PlanOptions], results: Sequence[PrefillReport | Failure]
 ) -> bool:
-    """A line for each, then the failures; returns whether there are none."""
+    """Print a row for each prefill, then the failures; return whether there are none."""
     title = f"Prefill of {CHUNK:,} tokens at full size: MiB on one device beside weights and pools"
     shown = Table(title=title, title_justify="left")
     shown.add_column("pair", no_wrap=True)

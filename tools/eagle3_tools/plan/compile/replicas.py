@@ -1,9 +1,9 @@
-"""python -m eagle3_tools.plan.compile.replicas FOLDER: data parallel attention at full size.
+"""python -m eagle3_tools.plan.compile.replicas FOLDER: compile data parallel attention, full size.
 
-A round and a prefill of Kimi-K2.5 on eight replicas of one device, compiled: what replicas tell
-each other is routed experts' rows and what the host reads, and nothing of a pool is copied. FOLDER
-has config.json files (tests/oracles/published). Needs the extra `rocm`, gcc and binutils, no GPU.
-Exit status 1 where a program does not compile, or not as it must.
+Compiles a round and a prefill of Kimi-K2.5 on eight replicas of one device. Replicas must exchange
+only rows of routed experts and reports to the host, and copy no pool. FOLDER has config.json files
+(tests/oracles/published). Needs the extra `rocm`, gcc and binutils, no GPU. Exit status 1 if a
+program does not compile or does not meet its expectations.
 """
 
 import os
@@ -40,14 +40,14 @@ REPLICAS, CHUNK = 8, 2048
 PAIR = "kimi-k2.5-mxfp4", "kimi-k2.5-eagle3-mla"
 LAYOUT = "--arch=gfx950 -tp=8 --enable-expert-parallel --max-model-len=10240 --block-size=64"
 SLOTS = 32
-"""Of a replica: 256 requests together."""
+"""Slots of a replica: 256 requests on all of them."""
 KINDS = (ProgramKind.ROUND, ProgramKind.PREFILL)
 
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """Bytes are those of each device; per_layer: launches of a MoE layer in a round, beside
-    collectives."""
+    """Report of a program; bytes are those of each device. per_layer: launches of a MoE layer in a
+    round without collectives."""
 
     planned_bytes: int
     argument_bytes: int
@@ -59,7 +59,6 @@ class ReplicaReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
     flags = read_flags("replicas", __doc__, LIMIT_S, argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     every = [(flags.folder, kind) for kind in KINDS]
@@ -69,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_replicas(what: tuple[Path, ProgramKind]) -> ReplicaReport:
-    """Compiles the lean program of this kind. Raises what the plan raises, and RuntimeError where
-    the compiler is not installed."""
+    """Compile the lean program of this kind. Raises the plan's errors, and RuntimeError if the
+    compiler is not installed."""
     begin, (folder, kind) = time.monotonic(), what
     files = [f"{folder / name}.config.json" for name in PAIR]
     argv = [f"--model={files[0]}", f"--draft={files[1]}", *LAYOUT.split(), "--language-model-only"]
@@ -110,9 +109,8 @@ def report_replicas(what: tuple[Path, ProgramKind]) -> ReplicaReport:
 def replica_problems(
     compiled: CompiledRound, planned_bytes: int, target: Target, rows: int
 ) -> Iterator[str]:
-    """Arguments other than the plan's, a copied state, large temporaries, kernels that spill, and
-    collectives other than those of routed experts and of what the host reads. rows: of a replica's
-    layer."""
+    """Yield arguments that differ from the plan, a copied state, large temporaries, kernels that
+    spill, and unexpected collectives. rows: of a replica's layer."""
     program = compiled.program
     if abs(program.argument_bytes - planned_bytes) > MOST_BESIDE_PLAN * planned_bytes:
         yield f"{program.argument_bytes:,} B of arguments, {planned_bytes:,} were planned"
@@ -137,7 +135,7 @@ def replica_problems(
 
 
 def print_replicas(console: Console, results: Sequence[ReplicaReport | Failure]) -> bool:
-    """A line for each program, then the failures; returns whether there are none."""
+    """Print a row for each program, then the failures; return whether there are none."""
     title = f"{PAIR[0]} + {PAIR[1]}, MI355X, {REPLICAS} replicas of {SLOTS} slots: on each device"
     shown = Table(title=title, title_justify="left")
     shown.add_column("program", no_wrap=True)

@@ -1,7 +1,8 @@
-"""python -m eagle3_tools.plan.compile.tower CONFIG: the vision tower at full size, compiled.
+"""python -m eagle3_tools.plan.compile.tower CONFIG: compile the vision tower at full size.
 
 CONFIG is the config.json of a target that takes images. Needs the extra `rocm`, gcc and binutils,
-or `cuda-check`; no GPU. Exit status 1 where a program does not compile, or not as it must.
+or `cuda-check`; no GPU. Exit status 1 if a program does not compile or does not meet its
+expectations.
 """
 
 import os
@@ -38,17 +39,17 @@ from eagle3_tools.plan.model.weights import model_bytes
 from pallas_kernels.case import AMD, ARCHS
 
 MOST_LAUNCHES = 8
-"""Of a block on AMD GPUs: two norms, four products with their biases, q, k and v by heads, and
-attention. On NVIDIA's XLA chooses products, and what is fused with them, by measuring, which it
-cannot here."""
+"""Most launches of a block on AMD GPUs: two norms, four products with their biases, q, k and v by
+heads, and attention. For NVIDIA GPUs, XLA chooses products and fusions by measuring, which is
+impossible here."""
 COMMON = 4096
-"""Patches of an image of 900 x 900 pixels, beside those of the largest."""
+"""Patches of an image of 900 x 900 pixels, compiled in addition to the largest size."""
 LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """The tower of a config.json, for so many patches."""
+    """The tower of a config.json, for a number of patches."""
 
     config: Path
     arch: str
@@ -57,8 +58,8 @@ class Job:
 
 @dataclass(frozen=True)
 class TowerReport:
-    """Bytes of one device. planned_bytes: temporaries by the plan. per_block: launches of a block;
-    program: of all."""
+    """Report of a tower; bytes are those of one device. planned_bytes: temporaries by the plan.
+    per_block: launches of a block; program: of all blocks."""
 
     job: Job
     weights: int
@@ -71,7 +72,6 @@ class TowerReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
     parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_tower(job: Job) -> TowerReport:
-    """Compiles an image's encoding into rows that are kept, as an engine has it."""
+    """Compile the encoding of an image into retained rows, as in the engine."""
     begin = time.monotonic()
     config = VisionConfig.from_hf(read_json(job.config))
     model = abstract_vision(config, jnp.bfloat16)
@@ -130,7 +130,7 @@ def report_tower(job: Job) -> TowerReport:
 
 
 def _launches_per_block(program: Program, config: VisionConfig) -> float:
-    """From one block's attention to the next one's, the mean."""
+    """Return the mean launches from one block's attention to the next."""
     names = [one.name for one in launches(program.hlo)]
     places = [place for place, name in enumerate(names) if name.startswith("item_attention")]
     if len(places) != config.num_hidden_layers:
@@ -146,7 +146,7 @@ def tower_problems(
     planned: int,
     per_block: float,
 ) -> Iterator[str]:
-    """Everything that is not as it must be."""
+    """Yield every violation."""
     for kernel in program.kernels:
         yield from kernel_problems(kernel, job.arch)
     tokens = job.patches // config.token_patches

@@ -1,4 +1,4 @@
-"""Checks of a training step's programs at full size, as a list of what does not hold."""
+"""Checks of a training step's programs at full size; each lists violations."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -17,7 +17,7 @@ from eagle3_tools.plan.compile.full_size_problems import (
 from eagle3_tools.plan.training.model import Part, TrainingPlan
 
 MOST_GAPS = 0.05
-"""Share by which temporaries may exceed the plan's: between arrays the compiler leaves gaps."""
+"""Largest relative excess of temporaries over the plan: the compiler leaves gaps between arrays."""
 
 
 def training_problems(
@@ -27,7 +27,7 @@ def training_problems(
     weights: Sequence[jax.ShapeDtypeStruct],
     donated_bytes: int,
 ) -> Iterator[str]:
-    """Everything that is not as it must be. weights: a device's part of what is not updated."""
+    """Yield every violation. weights: a device's part of the weights that are not updated."""
     planned = sum(plan.arguments(part).values())
     if abs(program.argument_bytes - planned) > MOST_BESIDE_PLAN * planned:
         yield f"{program.argument_bytes:,} B of arguments, {planned:,} were planned"
@@ -46,8 +46,8 @@ def training_problems(
 def collective_problems(
     plan: TrainingPlan, part: Part, found: Sequence[Collective]
 ) -> Iterator[str]:
-    """Logits, more sums of hidden states in the target's pass than two a layer and one an
-    embedding, and whatever else is large, but an update's sums over the draft's own widths."""
+    """Yield logits, sums of hidden states in the target's pass beyond two a layer and one an
+    embedding, and other large collectives except an update's sums over the draft's widths."""
     hidden = plan.pair.target.config.hidden_size
     sums = [one for one in found if one.kind == "all-reduce" and one.shape[-1:] == (hidden,)]
     most = SUMS_A_LAYER * plan.pair.target.config.num_hidden_layers + 1
@@ -60,7 +60,7 @@ def collective_problems(
 
 
 def _sums_of_an_update(plan: TrainingPlan, found: Sequence[Collective]) -> Iterator[Collective]:
-    """Sums of states and of gradients of what all devices have: a layer's input, latents of the
+    """Yield sums of states and gradients that all devices hold: a layer's input, latents of the
     step's tokens, and the states of all steps whose logits a block compares."""
     draft = plan.pair.draft
     assert draft is not None, "a draft is trained"

@@ -23,13 +23,13 @@ from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 
 EMBEDDING = "embed_tokens"
-"""The target's, which a draft of a new shape shares and does not train."""
+"""The target's embedding, which a new draft shares and does not train."""
 
 
 @dataclass(frozen=True)
 class AbstractProgram:
-    """A function and the shapes of its arguments, which say where these lie. frozen: the number of
-    the argument that holds the target's weights; donate: of those that are donated."""
+    """A function and the placed shapes of its arguments. frozen: index of the argument with the
+    target's weights; donate: indices of donated ones."""
 
     function: Callable[..., Any]
     shapes: tuple[Any, ...]
@@ -40,9 +40,9 @@ class AbstractProgram:
 def training_programs(
     options: TrainingOptions, pair: AbstractPair, arch: str, devices: Sequence[Any]
 ) -> dict[Part, AbstractProgram]:
-    """`features` and `update` of one replica, as `eagle3-train draft` runs them on these devices.
+    """Return one replica's `features` and `update`, as `eagle3-train draft` runs them.
 
-    pair: abstract; its target is put on their mesh. arch: the GPU that kernels are fitted to.
+    pair: abstract; its target is placed on their mesh. arch: the GPU that kernels are chosen for.
     """
     parallel = options.pair.parallel
     placement = Placement(
@@ -93,7 +93,7 @@ def _update(
     total = placement.whole(ShapeDtypeStruct((), jnp.float32))
 
     def run(*arguments: Any) -> Any:
-        with prefer("reference"):  # as `draft_step` does
+        with prefer("reference"):  # Same as `draft_step`.
             return update(*arguments)
 
     return AbstractProgram(

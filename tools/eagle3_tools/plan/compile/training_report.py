@@ -1,4 +1,4 @@
-"""One program of a draft's training step at its real size: compiled, measured, held to the plan."""
+"""One program of a draft's training step at its real size: compiled and compared with the plan."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ from eagle3_tools.plan.training.options import TrainingOptions
 
 @dataclass(frozen=True)
 class Job:
-    """One program of a pair's step."""
+    """One program of a pair's training step."""
 
     options: TrainingOptions
     part: Part
@@ -28,11 +28,11 @@ class Job:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Bytes are those of each device. shared_bytes: of an update's arguments, what is the target's.
+    """Report of a program; bytes are those of each device.
 
-    launches: those of a loop that runs as often as the data say count once. collectives: (kind,
-    dtype, shape) and how many stand in the program. seconds: of the clock; peak_bytes: of host
-    memory.
+    shared_bytes: of an update's arguments, those that belong to the target. launches: those in a
+    loop of data-dependent length count once. collectives: (kind, dtype, shape) and count in the
+    program. seconds: elapsed; peak_bytes: of host memory.
     """
 
     job: Job
@@ -51,9 +51,10 @@ class StepReport:
 
 
 def report_program(job: Job) -> StepReport:
-    """Compiles it, for a process of its own, so that peak_bytes is this program's.
+    """Compile the program and report on it.
 
-    Raises what the plan raises, and RuntimeError where the compiler is not installed.
+    Run it in a separate process, so that peak_bytes covers this program only. Raises the plan's
+    errors, and RuntimeError if the compiler is not installed.
     """
     begin = time.monotonic()
     options, arch = job.options.pair, GPUS[job.options.pair.gpu].arch

@@ -1,4 +1,4 @@
-"""A training step compiled at its real size as tables for a terminal, and what is wrong with it."""
+"""Terminal tables of a training step compiled at its real size, with violations."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ _HEADINGS = (
 def print_steps(
     console: Console, jobs: Sequence[Job], results: Sequence[StepReport | Failure]
 ) -> bool:
-    """A line for each program and each pair, then collectives and failures; returns whether there
+    """Print a row for each program and pair, then collectives and failures; return whether there
     are no failures."""
     reports = [result for result in results if isinstance(result, StepReport)]
     console.print(_programs(jobs, results))
@@ -34,21 +34,21 @@ def print_steps(
 
 
 def name_of(job: Job) -> str:
-    """The target's pass, kimi-k2.5; the update, kimi-k2.5-eagle3."""
+    """Return a program's name: the target's pass, kimi-k2.5; the update, kimi-k2.5-eagle3."""
     pair = job.options.pair
     model = pair.model if job.part == "features" else pair.draft
     return f"{PROGRAMS[job.part]}, {_short(model)}"
 
 
 def held_bytes(features: StepReport, update: StepReport) -> int:
-    """Bytes on a device while the one of a pair's programs runs that takes more: the other's
-    arguments lie there too, and those of both only once."""
+    """Return the bytes on a device while the larger of a pair's programs runs: the arguments of
+    both, shared ones once, and its temporaries."""
     arguments = features.argument_bytes + update.argument_bytes - update.shared_bytes
     return arguments + max(features.temporary_bytes, update.temporary_bytes)
 
 
 def usable_bytes(job: Job) -> int:
-    """As much as serving may take."""
+    """Return the bytes that serving may use."""
     options = job.options.pair
     return int(GPUS[options.gpu].memory * options.gpu_memory_utilization)
 
@@ -100,7 +100,7 @@ def _pairs(reports: Sequence[StepReport]) -> Table:
 
 
 def _paired(reports: Sequence[StepReport]) -> Iterator[tuple[StepReport, StepReport]]:
-    """Every target with every draft: what an update takes from a target has one shape in all."""
+    """Yield every target with every draft: targets give the update the same shapes."""
     for features in reports:
         for update in reports:
             if (features.job.part, update.job.part) == ("features", "update"):

@@ -1,4 +1,4 @@
-"""The GPUs that can be planned for, and what is known of them: each constant with its source."""
+"""Constants of the GPUs that can be planned for, with their sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ _MIB, _US = 1 << 20, 1e-6
 
 @dataclass(frozen=True)
 class Gpu:
-    """Rates are bytes and FLOP (dense) a second.
+    """Constants of one GPU; rates are bytes and dense FLOP a second.
 
-    memory: bytes the driver shows. matrix: peak by what is multiplied (see `rate`). peer_link: to
-    one peer and in one direction; all_links: to all of them. tuned: by kind of kernel.
-    all_reduce: seconds, and the share of the links that it reaches.
+    memory: bytes that the driver reports. matrix: peak by multiplied type (see `rate`). peer_link:
+    to one peer in one direction; all_links: to all of them. tuned: by kind of kernel. all_reduce:
+    seconds, and the fraction of the links that it reaches.
     """
 
     name: str
@@ -31,23 +31,23 @@ class Gpu:
 
     @property
     def tuned(self) -> Mapping[KernelKind, Tuned]:
-        """Fits to published kernels where there are some, else the model of our own."""
+        """Fits to published kernels, or the model of our own if there are none."""
         return self.published or self.modelled
 
     @property
     def modelled(self) -> Mapping[KernelKind, Tuned]:
-        """Of our own kernels, by the model of their compiled code."""
+        """Constants of our own kernels, by the model of their compiled code."""
         from eagle3_tools.plan.data.modelled import modelled
 
         return modelled(self.arch)
 
     @property
     def ours(self) -> "Gpu":
-        """The same with the model of our own kernels in the place of published ones."""
+        """This GPU with the model of our own kernels in place of published ones."""
         return replace(self, published=None)
 
     def rate(self, activations: str) -> float:
-        """Peak of a product with these activations; bfloat16 where there is no faster one."""
+        """Return the peak of a product with these activations, at least that of bfloat16."""
         return self.matrix.get(activations, self.matrix["none"])
 
 
@@ -99,7 +99,7 @@ H200 = Gpu(
 GPUS = {gpu.name: gpu for gpu in (MI355X, MI325X, MI300X, H200)}
 
 HOST_LINK = 64e9
-"""Bytes a second between a GPU and its host, in one direction: PCIe 5.0 x16, of all of them."""
+"""Bytes a second between a GPU and its host in one direction, for all GPUs: PCIe 5.0 x16."""
 
 SOURCES = (
     (
@@ -125,4 +125,4 @@ SOURCES = (
     ),
     ("shares of peak", "0.5 dense, 0.4 experts: guesses; 0.22 latent attention: AITER's README"),
 )
-"""What constant, and where it comes from."""
+"""Constants and their sources."""

@@ -1,7 +1,7 @@
-"""Kimi-K2.5 and its draft at their published widths, with as many layers as wanted, as shapes.
+"""Abstract Kimi-K2.5 and its draft at their published widths, with any number of layers.
 
-No weight is allocated. What is kept in which format is what the published checkpoints say; a
-test holds these figures against their config.json.
+No weight is allocated. Formats are those of the published checkpoints; a test compares these
+figures with their config.json.
 """
 
 from dataclasses import replace
@@ -80,7 +80,7 @@ _ATTENTION = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj")
 
 
 def abstract_target(layers: int, scheme: WeightScheme) -> Target:
-    """The first `layers` layers: one dense, the others with experts."""
+    """Build the first `layers` layers: one dense, the others with experts."""
     config = replace(TARGET, num_hidden_layers=layers)
     model = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))
     formats = {
@@ -93,7 +93,7 @@ def abstract_target(layers: int, scheme: WeightScheme) -> Target:
 
 
 def abstract_draft(aux_layer_ids: tuple[int, ...]) -> Eagle3Draft:
-    """The multi-head draft, FP8 by token and channel but for fc and head."""
+    """Build the multi-head draft in FP8 by token and channel, except fc and head."""
     config = replace(DRAFT, aux_layer_ids=aux_layer_ids)
     model = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))
     attention = [f"midlayer.self_attn.{name}_proj.kernel" for name in "qkvo"]

@@ -1,7 +1,7 @@
 """MiniMax-M2.5 and a draft of it at their published widths.
 
-The draft is thoughtworks/MiniMax-M2.5-Eagle3, whose head counts and intermediate size follow from
-the size of its file.
+The draft is thoughtworks/MiniMax-M2.5-Eagle3, whose head counts and intermediate size are derived
+from its file size.
 """
 
 from eagle3_jax.config import DraftConfig, MiniMaxConfig, RopeConfig, default_aux_layer_ids

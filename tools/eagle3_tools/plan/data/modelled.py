@@ -1,7 +1,7 @@
-"""Constants of kernels by the model of our own compiled code: nothing was measured.
+"""Kernel constants from the model of our own compiled code: nothing was measured.
 
-Each recorded case is a point, its bytes and its predicted seconds with those between two kernels;
-a + bytes / (e x HBM) is fitted to those of a kind, each point's error relative to its own time.
+Each recorded case is a point: its bytes, and its predicted seconds including gaps between kernels.
+For each kind, a + bytes / (e x HBM) is fitted with errors relative to each point's time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,14 @@ OPERATIONS: Mapping[KernelKind, tuple[str, ...]] = {
 OF_PEAK: Mapping[KernelKind, float] = {
     **{"gemm": 0.5, "experts": 0.4, "experts_int4": 0.4, "attention": 0.25, "small": 1.0},
 }
-"""Shares of the matrix units' peak: guesses, as the recorded cases are bound by memory."""
+"""Fractions of the matrix units' peak: guesses, because the recorded cases are memory-bound."""
 _LATENCIES = 2
-"""That a kernel waits for at its begin and end, where none is recorded."""
+"""Latencies of a kernel's start and end, for kinds without recorded cases."""
 
 
 @cache
 def modelled(arch: str) -> Mapping[KernelKind, Tuned]:
-    """Kind -> constants, of all kinds. Where no case of a kind is recorded: a kernel that keeps
-    memory busy."""
+    """Return constants of all kinds; one without recorded cases keeps memory busy."""
     gpu = BY_ARCH[arch]
     return {kind: _fit(kind, _cases(kind, arch), gpu) for kind in OPERATIONS}
 
@@ -62,7 +61,7 @@ def _fit(kind: KernelKind, cases: Sequence[CaseFacts], gpu: ModelGpu) -> Tuned:
 
 
 def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """a and b of a + b x with the least squares of relative errors."""
+    """Return a and b of a + b x with the least squares of relative errors."""
     weights = [1 / y**2 for y in ys]
     total = sum(weights)
     x = sum(w * x for w, x in zip(weights, xs, strict=True)) / total
@@ -74,6 +73,6 @@ def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
 
 
 def _through(xs: Sequence[float], ys: Sequence[float], start: float) -> float:
-    """b where a is given."""
+    """Return b of a + b x for a given a."""
     both = [(1 / y**2, x, y - start) for x, y in zip(xs, ys, strict=True)]
     return max(1.0, sum(w * x * y for w, x, y in both) / sum(w * x * x for w, x, _ in both))

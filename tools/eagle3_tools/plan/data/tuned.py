@@ -1,4 +1,4 @@
-"""How long a kernel takes, in three numbers."""
+"""Time of a kernel in three numbers."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ KernelKind = Literal["gemm", "experts", "experts_int4", "attention", "small"]
 class Tuned:
     """Time of a tuned kernel: seconds + max(bytes / (of_bandwidth x HBM), FLOP / (of_peak x peak)).
 
-    of_bandwidth, of_peak: shares of the datasheet's rates that it reaches.
+    of_bandwidth, of_peak: fractions of the datasheet's rates that it reaches.
     """
 
     seconds: float

@@ -1,1 +1,1 @@
-"""Data parallel attention with expert parallelism, beside tensor and decode context parallelism."""
+"""Data parallel attention with expert parallelism, compared with tensor and context parallelism."""

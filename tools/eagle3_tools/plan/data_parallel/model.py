@@ -1,8 +1,8 @@
-"""Data parallel attention: each device has sequences of its own, and all have parts of the experts.
+"""Data parallel attention: each device has its own sequences, and the experts are split over all.
 
-As `--data-parallel-size` has it: all but routed experts lies whole on each device, which works on
-its own sequences alone; so no latents are held twice. Routed experts are whole on one device each:
-in every layer all devices get all rows, and what their experts make of them goes back.
+This is `--data-parallel-size`: everything except routed experts is whole on each device, which
+processes only its own sequences; so no latents are stored twice. Each routed expert is whole on one
+device: in every layer all devices get all rows, and return their experts' results.
 """
 
 import math
@@ -30,34 +30,34 @@ from eagle3_tools.plan.model.target_work import (
 from eagle3_tools.plan.model.weights import ModelBytes, model_bytes
 
 DIVIDED = "routed experts"
-"""The part of the target that lies on one device each."""
+"""The part of the target that is split over the devices."""
 
 REPORT_BYTES = 32
-"""About what a round tells the host of a sequence, gathered from all devices."""
+"""Approximate bytes of a sequence's report to the host, gathered from all devices."""
 
 
 @dataclass(frozen=True)
 class DataParallel:
-    """A pair whose attention is data parallel over the devices of its shapes. memory: of each."""
+    """A pair with data parallel attention over the devices of its shapes. memory: of each."""
 
     memory: Memory
     shapes: Shapes
 
     @property
     def devices(self) -> int:
-        """How many have sequences of their own."""
+        """Number of devices, each with its own sequences."""
         return self.shapes.target.parallel.devices
 
     def tokens(self, kv_cache_dtype: str) -> int:
-        """Tokens of KV on all devices."""
+        """Return the KV tokens on all devices."""
         return self.devices * self.memory.tokens(kv_cache_dtype)
 
     def sequences(self, load: DecodeLoad) -> int:
-        """How many of the load's fit; each lies on one device."""
+        """Return the number of the load's sequences that fit; each is on one device."""
         return self.devices * self.memory.sequences(load.length, load.kv_cache_dtype)
 
     def round(self, load: DecodeLoad, concurrency: int, bound: Bound = BOUND) -> DividedRound:
-        """Of the load, as even as the devices allow; of no sequence it takes no time."""
+        """Return a round of the load, spread evenly; without sequences it takes no time."""
         batch = min(concurrency, self.sequences(load))
         if not batch:
             return DividedRound(concurrency, 0, {}, {}, 0.0)
@@ -76,7 +76,7 @@ class DataParallel:
 def data_parallel(
     target: Target, draft: Eagle3Draft | None, memory: Memory, gpu: Gpu, devices: int
 ) -> DataParallel:
-    """memory: of the same pair on as many devices by tensor parallelism, contexts undivided."""
+    """Build the plan. memory: of the pair by tensor parallelism, contexts not split."""
     alone, by_experts = Parallelism(), Parallelism(devices, expert_parallel=True)
     own = replace(
         memory,
@@ -98,7 +98,7 @@ def _target_bytes(target: Target, by_experts: Parallelism) -> ModelBytes:
 
 
 def _target_shape(target: Target, by_experts: Parallelism) -> TargetShape:
-    """Experts as devices divide them, everything else whole."""
+    """Return the shape with experts split over the devices and everything else whole."""
     whole, divided = target_shape(target, Parallelism()), target_shape(target, by_experts)
     layers = tuple(
         (replace(layer, experts=other.experts), times)
@@ -108,7 +108,7 @@ def _target_shape(target: Target, by_experts: Parallelism) -> TargetShape:
 
 
 def data_parallel_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
-    """All launches of a step on the busiest device, and its exchanges. rows: of all devices."""
+    """Yield the launches and exchanges of a step on the busiest device. rows: of all devices."""
     devices = shape.parallel.devices
     own = replace(rows, batch=math.ceil(rows.batch / devices))
     layers = sum(times for _, times in shape.layers)
@@ -129,7 +129,7 @@ def data_parallel_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
 
 
 def _moves(shape: TargetShape, rows: int, times: int) -> Iterator[Work]:
-    """A device's rows to each neighbour, and back what its experts add."""
+    """Yield the exchange of a device's rows with each other device, and of the experts' results."""
     devices = shape.parallel.devices
     if devices == 1:
         return

@@ -1,4 +1,4 @@
-"""Data parallel attention as a table, beside tensor and decode context parallelism."""
+"""Terminal table of data parallel attention, tensor parallelism and decode context parallelism."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from eagle3_tools.plan.planner import CapacityPlan
 from serve.text_table import text_table
 
 PAYS = 1.2
-"""How much better than the best of the others it is where it is worth another way to serve."""
+"""Speedup over the best alternative from which another way to serve is worthwhile."""
 _HEADINGS = (
     *("", "\nC", "TP\ntok/s/GPU", "DCP\ntok/s/GPU", "best\nD", "DP attention\ntok/s/GPU"),
     *("times the best\nof TP, DCP", "DP: KV\ntokens", "seqs.\nfit"),
@@ -17,7 +17,7 @@ _HEADINGS = (
 
 
 def data_parallel_tables(plan: CapacityPlan) -> Iterator[Table]:
-    """All three at each concurrency; none where devices hold no latents twice."""
+    """Yield a table of all three at each concurrency, if devices hold latents twice."""
     if not plan.data_parallel:
         return
     load, dtype = plan.decode_load, plan.options.kv_cache_dtype
@@ -49,7 +49,7 @@ def data_parallel_tables(plan: CapacityPlan) -> Iterator[Table]:
 
 
 def data_parallel_notes(plan: CapacityPlan) -> Iterator[str]:
-    """The concurrencies at which it is PAYS times as good as the best of the others."""
+    """Yield the concurrencies at which it is PAYS times as fast as the best alternative."""
     for gpu in plan.data_parallel:
         paying = [
             f"{count}" for count in plan.options.concurrency if _gain(plan, gpu, count) >= PAYS
@@ -62,7 +62,7 @@ def data_parallel_notes(plan: CapacityPlan) -> Iterator[str]:
 
 
 def _gain(plan: CapacityPlan, gpu: str, concurrency: int) -> float:
-    """Tokens a second over the best of TP and DCP; 0 where neither fits."""
+    """Return tokens a second relative to the best of TP and DCP; 0 if neither fits."""
     load = plan.decode_load
     best = max(one.round(load, concurrency).tokens_per_s for one in plan.divided[gpu])
     return plan.data_parallel[gpu].round(load, concurrency).tokens_per_s / best if best else 0.0

@@ -1,4 +1,4 @@
-"""`eagle3-plan --kernels --before FOLDER`: two records of compiled code as tables."""
+"""`eagle3-plan --kernels --before FOLDER`: tables that compare two records of compiled code."""
 
 from pathlib import Path
 
@@ -18,8 +18,7 @@ _HEADINGS = {
 
 
 def print_changes(console: Console, only: str, before: Path) -> None:
-    """Cases of both records, and the rounds. Raises FileNotFoundError where there is no older
-    record."""
+    """Print cases and rounds of both records. Raises FileNotFoundError without an older one."""
     archs = [arch for arch in BY_ARCH if recorded(arch, before)]
     if not archs:
         raise FileNotFoundError(

@@ -1,4 +1,4 @@
-"""Two records of compiled code side by side: each case, and the rounds."""
+"""Comparison of two records of compiled code: each case, and the rounds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +11,14 @@ FIGURES = (
     *("launches", "in flight KiB", "loads B a lane", "registers", "LDS KiB"),
     *("steps", "us", "share"),
 )
-"""Of a case: of each kernel in the order of their launches, but for the first and the last two."""
+"""Figures of a case: one for each kernel in launch order, except for the first and the last two."""
 NEW, GONE = "(new)", "(gone)"
-"""Behind the name of a case that one of the records has not."""
+"""Suffix of a case name that one of the records lacks."""
 
 
 def case_changes(gpu: ModelGpu, before: Path, only: str = "") -> Iterator[tuple[str, ...]]:
-    """Of each case with `only` in its name: the name, and its figures before -> after, one where
-    nothing changed."""
+    """Yield the name of each case with `only` in its name, and its figures as "before -> after", or
+    one figure if nothing changed."""
     old, new = recorded(gpu.arch, before), recorded(gpu.arch)
     for name in sorted({*old, *new}):
         if only not in name:
@@ -33,8 +33,8 @@ def case_changes(gpu: ModelGpu, before: Path, only: str = "") -> Iterator[tuple[
 
 
 def round_changes(before: Path) -> Iterator[tuple[str, str, str]]:
-    """Of each round: its name, milliseconds of its kernels alone, share of the floor; the same for
-    rounds that the older record lacks cases of."""
+    """Yield each round's name, milliseconds of its kernels alone and fraction of the floor; rounds
+    that the older record lacks cases of count as unchanged."""
     old = {round_name(one): one.kernels for one in all_rounds(before)}
     for one in all_rounds():
         was, now = old.get(round_name(one), one.kernels), one.kernels

@@ -1,7 +1,7 @@
-"""Kernels that others timed, beside the model of one that keeps memory busy.
+"""Published kernel times, compared with the model of a kernel that keeps memory busy.
 
-What their code does is not published, so the model takes the best there is: all bytes at the rate
-that streaming kernels reach, and for each launch the latencies at its begin and end and the gap.
+The code of these kernels is not published, so the model assumes the best case: all bytes at the
+rate of streaming kernels, and for each launch the latencies at its start and end and the gap.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _TOKENS = (1, 4, 16, 64, 256)
 
 @dataclass(frozen=True)
 class Peer:
-    """One published time on MI355X. nbytes: what must be read; launches: at least so many."""
+    """One published time on MI355X. nbytes: bytes that must be read; launches: lower bound."""
 
     name: str
     nbytes: float
@@ -25,7 +25,7 @@ class Peer:
 
     @property
     def model_us(self) -> float:
-        """By the model."""
+        """Time by the model in microseconds."""
         each = _LATENCIES * MI355X.latency + MI355X.graph_gap
         return 1e6 * (self.nbytes / (MI355X.hbm * MI355X.reached) + self.launches * each)
 
@@ -38,7 +38,7 @@ SOURCE = (
 
 
 def peers() -> Iterator[Peer]:
-    """Those of decode shapes."""
+    """Yield the published times at decode shapes."""
     for shape, rows, us in (
         *(((2112, 7168), rows, us) for rows, us in ((4, 8.4), (16, 9.1), (64, 13.7))),
         ((384, 7168), 64, 7.7),

@@ -1,4 +1,4 @@
-"""What a round of Kimi-K2.5 launches on each device, as recorded cases and products of XLA's.
+"""Launches of a round of Kimi-K2.5 on each device, as recorded cases and XLA's own products.
 
 61 layers, one of them dense; the multi-head draft in FP8 by token and channel; three drafts, 8,704
 slots of context. The kernels of a layer are those that `python -m eagle3_tools.plan --list` shows.
@@ -13,16 +13,16 @@ LAYERS, MOE_LAYERS, DRAFTS, HIDDEN, VOCAB = 61, 60, 3, 7168, 163840
 BF16 = 2
 _EXPERTS = {"mxfp4": "mxfp4_mxfp4", "int4": "int4_group"}
 _SHARED_BYTES = {"mxfp4": 17 / 32, "int4": 2.0}
-"""Of a weight of the shared expert, which runs in the routed experts' launches."""
+"""Bytes of a weight of the shared expert, which runs in the routed experts' launches."""
 _ROUTED = {"mxfp4": " mxfp4", "int4": ""}
 FUSIONS_A_LAYER = 2
 
 
 @dataclass(frozen=True)
 class Launches:
-    """`times` calls of a recorded case, or of an operation of XLA's own that moves so many bytes.
+    """`times` calls of a recorded case, or of XLA's own operation that moves `nbytes` bytes.
 
-    extra: bytes that a call moves besides those of the case.
+    extra: bytes that a call moves in addition to those of the case.
     """
 
     part: str
@@ -34,7 +34,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class RoundOf:
-    """A batch on so many devices."""
+    """A batch on a number of devices."""
 
     scheme: Scheme
     batch: int
@@ -42,12 +42,12 @@ class RoundOf:
 
     @property
     def rows(self) -> int:
-        """Verified, and drafted from at first."""
+        """Rows that are verified, and drafted from first."""
         return self.batch * (DRAFTS + 1)
 
     @property
     def sums(self) -> list[tuple[int, float]]:
-        """(how often, bytes) of hidden states that are summed over the devices."""
+        """(count, bytes) of the sums of hidden states over the devices."""
         row = BF16 * HIDDEN
         return [
             (2 * LAYERS + 1, self.rows * row),
@@ -56,7 +56,6 @@ class RoundOf:
         ]
 
     def launches(self) -> Iterator[Launches]:
-        """Of the whole round."""
         yield from self._target()
         yield from self._draft()
 

@@ -1,4 +1,4 @@
-"""Seconds of a round, kernel by kernel, with launches and sums over devices."""
+"""Time of a round, kernel by kernel, with launches and sums over devices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from eagle3_tools.plan.data.gpus import GPUS, Gpu
 from eagle3_tools.plan.kernels.round_launches import Launches, RoundOf
 
 OF_LIBRARY = 0.75
-"""Of HBM, that XLA's own products reach, as AITER's do (`eagle3_tools.plan.data.gpus`)."""
+"""Fraction of HBM that XLA's own products reach, as AITER's do (`eagle3_tools.plan.data.gpus`)."""
 LIBRARY_LATENCIES = 2
-"""That they wait for at their begin and end."""
+"""Latencies that these products wait for at their start and end."""
 
 
 @dataclass(frozen=True)
 class PartTime:
-    """Of one part of the round. seconds: of its kernels alone; floor: bytes at the datasheet's
-    rate; kernels: how many are launched."""
+    """Time of one part of the round. seconds: of its kernels alone; floor: bytes at the datasheet's
+    rate; kernels: number of launches."""
 
     seconds: float = 0.0
     floor: float = 0.0
@@ -26,7 +26,7 @@ class PartTime:
 
     @property
     def share(self) -> float:
-        """Of the floor."""
+        """Fraction of the floor."""
         return self.floor / self.seconds if self.seconds else 0.0
 
     def __add__(self, other: "PartTime") -> "PartTime":
@@ -37,7 +37,7 @@ class PartTime:
 
 @dataclass(frozen=True)
 class RoundTime:
-    """parts: by name. launches: (seconds of a kernel, how many like it)."""
+    """Time of a round. parts: by name. launches: (seconds of a kernel, number of such kernels)."""
 
     of: RoundOf
     gpu: Gpu
@@ -47,25 +47,24 @@ class RoundTime:
 
     @property
     def kernels(self) -> PartTime:
-        """All of them."""
+        """Time of all kernels."""
         return sum(self.parts.values(), PartTime())
 
     def sums(self, running: Running) -> float:
-        """Seconds of all sums over devices."""
+        """Return the seconds of all sums over devices."""
         return sum(
             times * running.sum_seconds(nbytes, self.of.devices, self.gpu)
             for times, nbytes in self.of.sums
         )
 
     def seconds(self, running: Running) -> float:
-        """Of the round."""
         gap = self.model.graph_gap
         launched = sum(n * running.launch_seconds(each, gap) for each, n in self.launches)
         return launched + self.sums(running)
 
 
 def round_time(of: RoundOf, gpu_name: str, cases: Mapping[str, CaseFacts]) -> RoundTime:
-    """By these cases' facts. Raises KeyError, naming the case, where one is not recorded."""
+    """Compute the time from cases' facts. Raises KeyError, naming a case that is missing."""
     gpu = GPUS[gpu_name]
     model = BY_ARCH[gpu.arch]
     parts: dict[str, PartTime] = {}
@@ -84,7 +83,7 @@ def round_time(of: RoundOf, gpu_name: str, cases: Mapping[str, CaseFacts]) -> Ro
 
 
 def _seconds(launch: Launches, gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> tuple[float, ...]:
-    """Of each kernel of one call."""
+    """Return the seconds of each kernel of one call."""
     if not launch.case:
         return (LIBRARY_LATENCIES * gpu.latency + launch.nbytes / (OF_LIBRARY * gpu.hbm),)
     case = cases[launch.case]

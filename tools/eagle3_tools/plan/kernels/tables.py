@@ -1,4 +1,4 @@
-"""`eagle3-plan --kernels`: the model of the compiled code as tables."""
+"""`eagle3-plan --kernels`: tables of the model of the compiled code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ _KERNEL_HEADINGS = (
 
 
 def print_kernels(console: Console, only: str) -> None:
-    """Recorded kernels whose case has `only` in its name, rounds, peers, and the assumptions."""
+    """Print recorded kernels of cases with `only` in their name, rounds, peers and assumptions."""
     console.print("Model, not measured: predicted from the facts of the compiled code.")
     for arch, gpu in BY_ARCH.items():
         if cases := {n: case for n, case in recorded(arch).items() if only in n}:
@@ -73,12 +73,12 @@ def _kernels(gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> Table:
 
 
 def widths_of(facts: KernelFacts) -> str:
-    """Bytes a lane that are loaded at once, the widest first."""
+    """Return the bytes a lane of the main loop's loads, the widest first."""
     return " ".join(map(str, sorted({load.width for load in facts.main.loads}, reverse=True)))
 
 
 def all_rounds(folder: Path = FOLDER) -> list[RoundTime]:
-    """Of every GPU with a record in this folder."""
+    """Return the rounds of every GPU with a record in this folder."""
     return [
         round_time(RoundOf(scheme, batch, devices), name, recorded(gpu.arch, folder))
         for name, gpu in GPUS.items()
@@ -90,7 +90,7 @@ def all_rounds(folder: Path = FOLDER) -> list[RoundTime]:
 
 
 def _shares(rounds: list[RoundTime]) -> Table:
-    """Of one GPU: share of the floor by part, all kernels weighted by their time."""
+    """Build a table of one GPU's fraction of the floor by part, with kernels weighted by time."""
     parts = list(dict.fromkeys(part for one in rounds for part in one.parts))
     title = "A round of k = 3 at 8,704 slots: us of its kernels alone, and their share of the floor"
     names = [round_name(one) for one in rounds]

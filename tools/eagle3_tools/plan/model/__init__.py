@@ -1,1 +1,1 @@
-"""How many bytes and seconds a pair costs on devices: the planner's model."""
+"""Model of the bytes and seconds that a pair costs on devices."""

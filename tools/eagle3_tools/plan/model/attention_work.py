@@ -1,4 +1,4 @@
-"""What attention is to a device: its products, and the reading of the cache between them."""
+"""Work of attention on a device: its products, and reading the cache between them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ACTIVATION_BYTES = 2
 
 @dataclass(frozen=True)
 class StepRows:
-    """A batch of sequences, q_len rows of each, over so many tokens of context.
+    """A batch of sequences with q_len rows each and `context` tokens of context.
 
     kv_itemsize: bytes of a number in the KV pools.
     """
@@ -26,14 +26,15 @@ class StepRows:
 
     @property
     def count(self) -> int:
-        """Rows of a product."""
+        """Number of rows of a product."""
         return self.batch * self.q_len
 
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """Attention on a device: query heads there, numbers of a cached row, and of it those that one
-    head multiplies with its query and weights. context_parts: neighbours that divide contexts."""
+    """Attention on a device. heads: query heads on the device. row: numbers of a cached row;
+    multiplied: numbers that one head multiplies with its query and weights. context_parts: devices
+    that split a context."""
 
     heads: int
     row: int
@@ -44,9 +45,9 @@ class AttentionCore:
     def of(
         cls, attention: MLAttention | GQAttention, heads: int, devices: int, context_parts: int
     ) -> "AttentionCore":
-        """Of a layer with so many query heads, over so many devices. Grouped: a head has keys and
-        values of its own, which divide the cache as it is. Latent: absorbed queries are as wide as
-        the row, which has values too."""
+        """Describe a layer with `heads` query heads on `devices` devices. Grouped: a head has its
+        own keys and values, which split the cache. Latent: absorbed queries are as wide as the row,
+        which also has the values."""
         if isinstance(attention, GQAttention):
             row = 2 * max(1, attention.kv_heads // devices) * attention.head_dim
             return cls(heads // devices, row, 2 * attention.head_dim)
@@ -54,11 +55,11 @@ class AttentionCore:
         return cls(heads // devices, row, row + values, context_parts if devices > 1 else 1)
 
     def work(self, part: str, rows: StepRows, times: int) -> Iterator[Work]:
-        """Every row reads its sequence's cache once. Where neighbours divide contexts, all their
-        queries come to each of them, and shares go back to the devices that have the heads.
+        """Yield the work of a step; every row reads its sequence's cache once.
 
-        A device's own queries and results count for nothing, so that those of its neighbours are
-        what dividing costs.
+        If devices split contexts, each receives the queries of all of them, and partial attention
+        returns to the heads' devices. A device's own queries and results are not counted, so that
+        those of the others are the cost of splitting.
         """
         others = self.context_parts - 1
         context = rows.context / self.context_parts
@@ -74,8 +75,8 @@ class AttentionCore:
 
 
 def attention_products(device: Device, attention: MLAttention | GQAttention) -> tuple[Product, ...]:
-    """Grouped: queries, keys and values together, and out. Latent: down, queries up, absorption of
-    keys, of values, and out."""
+    """Return the products. Grouped: queries, keys and values together, and out. Latent: down,
+    queries up, absorption of keys, of values, and out."""
     if isinstance(attention, GQAttention):
         joined = attention.q_proj.kernel, attention.k_proj.kernel, attention.v_proj.kernel
         return device.product(*joined), device.product(attention.o_proj.kernel)

@@ -1,5 +1,4 @@
-"""Decode context parallelism: what each number of neighbours that divide contexts holds and costs,
-and from which load on dividing them pays."""
+"""Decode context parallelism: capacity and cost of each size, and the load from which it pays."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +10,16 @@ from eagle3_tools.plan.model.rounds import Shapes
 from eagle3_tools.plan.model.target_work import StepRows, target_work
 
 PARTS = (1, 2, 4, 8)
-"""Neighbours that are compared, of those that divide the devices."""
+"""Sizes that are compared, of those that divide the number of devices."""
 BOUND = "tuned"
 MOST_CONCURRENT = 1 << 14
-"""Beyond, nobody asks from where on it pays."""
+"""Largest concurrency to search."""
 
 
 @dataclass(frozen=True)
 class DecodeLoad:
-    """What is decoded: rounds of so many drafts (0 without a draft), of which each brings
-    accept_length tokens, for sequences of at most isl + osl tokens. longest: of the model's."""
+    """Load of decoding: rounds of `drafts` drafts (0 without a draft) that yield accept_length
+    tokens, for sequences of up to isl + osl tokens. longest: the model's limit."""
 
     isl: int
     osl: int
@@ -36,15 +35,15 @@ class DecodeLoad:
 
     @property
     def context(self) -> float:
-        """Mean tokens of KV a sequence has while it is decoded."""
+        """Mean KV tokens of a sequence while it is decoded."""
         return self.isl + self.osl / 2
 
 
 @dataclass(frozen=True)
 class DividedRound:
-    """A round of those of `concurrency` requests that fit, `batch`; the others wait.
+    """A round of the `batch` of `concurrency` requests that fit; the others wait.
 
-    target_s, draft_s: seconds by part of the work, no draft_s without one.
+    target_s, draft_s: seconds by part of the work; draft_s is empty without a draft.
     """
 
     concurrency: int
@@ -55,24 +54,23 @@ class DividedRound:
 
     @property
     def seconds(self) -> float:
-        """Of the whole round."""
         return sum(self.target_s.values()) + sum(self.draft_s.values())
 
 
 @dataclass(frozen=True)
 class DividedContext:
-    """A pair on devices of which `parts` neighbours divide contexts among them."""
+    """A pair on devices of which groups of `parts` split contexts."""
 
     parts: int
     memory: Memory
     shapes: Shapes
 
     def sequences(self, load: DecodeLoad) -> int:
-        """How many of the load's fit."""
+        """Return the number of the load's sequences that fit."""
         return self.memory.sequences(load.length, load.kv_cache_dtype)
 
     def round(self, load: DecodeLoad, concurrency: int) -> DividedRound:
-        """Of the load; of no sequence, where none fits, it takes no time."""
+        """Return a round of the load; if no sequence fits, it takes no time."""
         batch = min(concurrency, self.sequences(load))
         if not batch:
             return DividedRound(concurrency, 0, {}, {}, 0.0)
@@ -87,22 +85,21 @@ class DividedContext:
 
 
 def best_parts(divided: Sequence[DividedContext], load: DecodeLoad, concurrency: int) -> int:
-    """Those with most tokens a second, the fewest of several; 0 where no sequence fits."""
+    """Return the size with most tokens a second, the smallest of equals; 0 if no sequence fits."""
     rates = {one.parts: one.round(load, concurrency).tokens_per_s for one in divided}
     return max(rates, key=lambda parts: (rates[parts], -parts)) if any(rates.values()) else 0
 
 
 def pays_from_concurrency(divided: Sequence[DividedContext], load: DecodeLoad) -> int | None:
-    """Fewest concurrent requests of this length for which dividing contexts pays, None beyond
-    MOST_CONCURRENT."""
+    """Return the fewest concurrent requests for which splitting pays, up to MOST_CONCURRENT."""
     return first_number(lambda count: best_parts(divided, load, count) > 1, 1, MOST_CONCURRENT)
 
 
 def pays_from_context(
     divided: Sequence[DividedContext], load: DecodeLoad, concurrency: int
 ) -> float | None:
-    """Shortest context, in tokens, for which dividing it pays at this concurrency, None where it
-    does for none that the model has."""
+    """Return the shortest context in tokens for which splitting pays at this concurrency, None if
+    it pays for none that the model supports."""
 
     def pays(isl: int) -> bool:
         return best_parts(divided, replace(load, isl=isl), concurrency) > 1
@@ -112,8 +109,7 @@ def pays_from_context(
 
 
 def first_number(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The first number of least..most for which it holds, found among doubled numbers and then
-    between two of them."""
+    """Return the first number of least..most that satisfies `holds`, by doubling and bisection."""
     below = least - 1
     for number in _doubled(least, most):
         if holds(number):

@@ -1,4 +1,4 @@
-"""What a device does to draft the tokens of one round."""
+"""Work of a device to draft the tokens of one round."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from eagle3_tools.plan.model.split import draft_parts
 from eagle3_tools.plan.model.target_work import product_work
 
 SMALL_KERNELS = 5
-"""Of one pass: norms, rotation, cache. A guess."""
+"""Launches of one pass besides products and attention: norms, rotation, cache. A guess."""
 CHOICE_BYTES = 8
-"""What devices exchange for one drafted token: a score and an id."""
+"""Bytes that devices exchange for one drafted token: a score and an id."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DraftShape:
 
 
 def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
-    """Reads an abstract draft."""
+    """Derive the shape from an abstract draft."""
     devices = parallel.draft_devices
     device, layer = Device(draft_parts(parallel)), draft.midlayer
     attention, mlp = layer.self_attn, layer.mlp
@@ -53,10 +53,10 @@ def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
 
 
 def draft_work(shape: DraftShape, drafts: int, rows: StepRows) -> Iterator[Work]:
-    """A first pass over all rows verified last (rows.q_len of each sequence), then single steps.
+    """Yield a first pass over the rows verified last (rows.q_len of each sequence), then steps.
 
-    The head runs on one row of each sequence in every pass. Without drafts there is still the
-    first pass, which keeps the draft's KV whole.
+    The head runs on one row of each sequence in every pass. Without drafts there is still the first
+    pass, which keeps the draft's KV complete.
     """
     yield product_work("fc", shape.fc, rows.count, 1)
     yield from _pass(shape, rows, 1)

@@ -1,4 +1,4 @@
-"""Host memory below the KV cache: what it holds, and whether a prefix is loaded or run again."""
+"""Host memory below the KV cache: its capacity, and when loading a prefix beats recomputing it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from eagle3_tools.plan.model.rounds import Shapes
 from eagle3_tools.plan.model.target_work import StepRows, target_work
 
 PREFIXES = (1024, 8192, 32_768, 100_000, 200_000)
-"""Tokens of the prefixes that a plan shows, as far as the model has positions."""
+"""Prefix lengths in tokens that a plan shows, if the model supports them."""
 BOUND = "tuned"
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """nbytes: of host memory for pages. pools: of the whole pair, as on one device: rows that
-    several devices hold travel once, each carries its share. chunk: tokens a prefill takes."""
+    """Host memory for KV pages. nbytes: its size. pools: of the whole pair, as on one device: rows
+    that several devices hold are copied once, each device copying a part. chunk: tokens of a
+    prefill chunk."""
 
     nbytes: int
     pools: tuple[Pool, ...]
@@ -30,26 +31,25 @@ class HostMemory:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token's KV in host memory, target and draft."""
+        """Bytes of one token's KV in host memory, target and draft."""
         elements = sum(pool.elements * pool.layers for pool in self.pools)
         return elements * ITEMSIZE[self.kv_cache_dtype]
 
     @property
     def tokens(self) -> int:
-        """Tokens that the host's memory holds."""
+        """Tokens that the host memory holds."""
         return self.nbytes // (self.token_bytes * self.page_tokens) * self.page_tokens
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """Lengths to show."""
         return tuple(length for length in PREFIXES if length <= self.longest)
 
     def load_s(self, tokens: int, links: int) -> float:
-        """Seconds that so many links to the host need."""
+        """Return the seconds to load a prefix over `links` links to the host."""
         return tokens * self.token_bytes / (links * HOST_LINK)
 
     def prefill_s(self, gpu: str, tokens: int) -> float:
-        """Seconds of the chunks that compute a prefix of the target."""
+        """Return the seconds of the target's prefill chunks that compute a prefix."""
         shapes = self.shapes[gpu]
         return sum(
             seconds(target_work(shapes.target, rows), shapes.gpu, BOUND)
@@ -57,14 +57,14 @@ class HostMemory:
         )
 
     def step_s(self, gpu: str) -> float:
-        """Seconds of a step of one row: what an arrived page waits for at most, before the program
+        """Return the seconds of a one-row step: the longest wait of an arrived page for the program
         that puts it in place."""
         return self.prefill_s(gpu, 1)
 
     def least_tokens(self, gpu: str) -> int:
-        """Fewest tokens, in whole pages, that are sooner loaded than run: a prefix costs a step's
-        wait and its copy in one case, its chunks in the other. The model's longest where it never
-        is."""
+        """Return the fewest tokens, in whole pages, that load faster than they are recomputed, or
+        the model's longest context. Loading costs the wait for a step and the copy, recomputing the
+        chunks."""
         links, size = self.shapes[gpu].target.parallel.devices, self.page_tokens
 
         def pays(pages: int) -> bool:

@@ -1,4 +1,4 @@
-"""Seconds of one kernel under the two limits that a plan is held against."""
+"""Time of one kernel under the two limits of a plan."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from eagle3_tools.plan.data.gpus import Gpu
 from eagle3_tools.plan.data.tuned import KernelKind
 
 Bound = Literal["datasheet", "tuned"]
-"""datasheet: bytes and FLOP at the rates of the datasheet, launches free. tuned: the best kernels
-published so far or, for GPUs without such figures, our own by the model, back to back, with what
-each costs besides; no host."""
+"""datasheet: bytes and FLOP at the datasheet's rates, free launches. tuned: the best published
+kernels or, for GPUs without published figures, our own by the model, back to back, with their fixed
+costs; no host."""
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Launches of one kind on one device: `times` of them, each of so many bytes and FLOP.
+    """Launches of one kind on one device: `times` of them, each with these bytes and FLOP.
 
-    part: what of the round it belongs to. activations: what the matrix units multiply.
+    part: name of the round's part. activations: type that the matrix units multiply.
     """
 
     part: str
@@ -29,7 +29,7 @@ class Kernel:
     times: int = 1
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """All of its launches."""
+        """Return the time of all launches."""
         peak = gpu.rate(self.activations)
         if bound == "datasheet":
             small = self.kind == "small"
@@ -43,7 +43,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """`times` sums of so many bytes over all devices."""
+    """`times` sums of `nbytes` bytes over all devices."""
 
     nbytes: float
     devices: int
@@ -51,7 +51,7 @@ class AllReduce:
     part: str = "all-reduce"
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Each device sends and takes 2 (n - 1) / n of the bytes, over all links it has."""
+        """Return the time; devices send and receive 2 (n - 1) / n of the bytes over all links."""
         if self.devices == 1:
             return 0.0
         links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
@@ -63,8 +63,8 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Exchange:
-    """`times` exchanges among `devices` neighbours: each sends so many bytes to every other one,
-    the same to all (all-gather) or not (all-to-all)."""
+    """`times` exchanges in which each of `devices` devices sends `nbytes` to every other one, the
+    same data (all-gather) or different data (all-to-all)."""
 
     nbytes: float
     devices: int
@@ -72,7 +72,7 @@ class Exchange:
     part: str
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Starts as a sum over devices does, and reaches as much of the links."""
+        """Return the time; start and link efficiency are those of a sum over devices."""
         links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
         wire = (self.devices - 1) * self.nbytes / links
         if bound == "datasheet":
@@ -84,12 +84,12 @@ Work = Kernel | AllReduce | Exchange
 
 
 def seconds(work: Iterable[Work], gpu: Gpu, bound: Bound) -> float:
-    """One after another."""
+    """Return the time of all work in sequence."""
     return sum(seconds_of_parts(work, gpu, bound).values())
 
 
 def seconds_of_parts(work: Iterable[Work], gpu: Gpu, bound: Bound) -> dict[str, float]:
-    """The same by part."""
+    """Return the time of the work by part."""
     parts: dict[str, float] = {}
     for one in work:
         parts[one.part] = parts.get(one.part, 0.0) + one.seconds(gpu, bound)

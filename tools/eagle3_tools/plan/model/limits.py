@@ -12,10 +12,10 @@ WIDE = "64-bit offsets in kernels beyond"
 
 @dataclass(frozen=True)
 class Limit:
-    """One count that 32-bit arithmetic bounds, on one device.
+    """One count that 32-bit arithmetic limits, on one device.
 
-    count: how large it is when the pools take all the memory there is; most: the tokens of KV at
-    which it reaches 2^31, None where it does not depend on them. answer: what the engine does.
+    count: its size when the pools take all available memory; most: KV tokens at which it reaches
+    2^31, None if it does not depend on them. answer: the engine's handling.
     """
 
     what: str
@@ -25,12 +25,12 @@ class Limit:
 
     @property
     def binds(self) -> bool:
-        """Whether signed 32 bits are too few."""
+        """True if signed 32 bits are too few."""
         return self.count >= INT32
 
 
 def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
-    """Every count that may bind, with pools as large as they can be."""
+    """Yield every count that may overflow, with pools as large as possible."""
     tokens = memory.pages(kv_cache_dtype) * memory.page_tokens
     itemsize = ITEMSIZE[kv_cache_dtype]
     for pool in memory.pools:
@@ -50,5 +50,5 @@ def limits(memory: Memory, kv_cache_dtype: str) -> Iterator[Limit]:
 
 
 def _of(tokens: int, context_parts: int, what: str, each: int, answer: str) -> Limit:
-    """each: of a row; a device has rows of one token in context_parts."""
+    """Build a limit of `each` numbers a row; a device has one token's row in context_parts."""
     return Limit(what, tokens // context_parts * each, INT32 // each * context_parts, answer)

@@ -1,4 +1,4 @@
-"""What lies in a device's memory, and how many tokens of KV fit too."""
+"""Memory of a device, and the number of KV tokens that fit."""
 
 import math
 from dataclasses import dataclass, replace
@@ -28,9 +28,9 @@ BFLOAT16, FLOAT32 = 2, 4
 
 @dataclass(frozen=True)
 class Pool:
-    """One KV pool on a device. elements: numbers that one position takes; layers: pools like it.
-    context_parts: devices that divide the positions of a page among them. expanded: numbers of the
-    keys and values that a prompt's chunk makes of a position's latents, for the device's heads."""
+    """One KV pool on a device. elements: numbers of one position. layers: number of such pools.
+    context_parts: devices that split the positions of a page. expanded: numbers of the keys and
+    values that a prompt chunk computes from a position's latents, for the device's heads."""
 
     name: str
     elements: int
@@ -41,9 +41,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device. usable: what the engine may take of it. state: all but the pools.
-    page_tokens: of a page, on all devices that divide it. vision: tower and projector, whole on
-    each; encoding_bytes: the temporaries of the largest image, which lie in what usable leaves."""
+    """Bytes on each device. usable: available to the engine. state: everything except the pools.
+    page_tokens: of a page, on all devices that split it. vision: tower and projector, whole on each
+    device; encoding_bytes: temporaries of the largest image, outside of `usable`."""
 
     gpu: str
     total: int
@@ -58,30 +58,30 @@ class Memory:
 
     @property
     def weights(self) -> int:
-        """Target, draft and vision."""
+        """Bytes of target, draft and vision."""
         return self.pair_weights + (self.vision.device_nbytes if self.vision else 0)
 
     @property
     def pair_weights(self) -> int:
-        """Target and draft: what a round reads."""
+        """Bytes of target and draft, which a round reads."""
         return self.target.device_nbytes + (self.draft.device_nbytes if self.draft else 0)
 
     @property
     def for_pools(self) -> int:
-        """What is left for KV; negative where weights and state alone do not fit."""
+        """Bytes left for KV; negative if weights and state alone do not fit."""
         return self.usable - self.weights - self.state
 
     @property
     def gathered_bytes(self) -> int:
-        """Of bfloat16, what a device has of a context while a chunk of a prompt attends to it: the
-        latents of GATHERED_SLOTS that it gathers, where devices divide contexts, and the keys and
-        values that it makes of them. A temporary; 0 where there are no latents."""
+        """Bytes of bfloat16 temporaries for the context that a prompt chunk attends to; 0 without
+        latents. These are the gathered latents of GATHERED_SLOTS, if devices split contexts, and
+        the keys and values computed from them."""
         latents = (pool for pool in self.pools if pool.expanded)
         each = (one.expanded + one.elements * (one.context_parts > 1) for one in latents)
         return BFLOAT16 * GATHERED_SLOTS * max(each, default=0)
 
     def page_bytes(self, kv_cache_dtype: str) -> int:
-        """Bytes of one page's KV in all pools."""
+        """Return the bytes of one page's KV in all pools."""
         elements = sum(
             pool.elements * pool.layers * (self.page_tokens // pool.context_parts)
             for pool in self.pools
@@ -89,24 +89,24 @@ class Memory:
         return elements * ITEMSIZE[kv_cache_dtype]
 
     def token_bytes(self, kv_cache_dtype: str) -> float:
-        """Bytes of one token's KV in all pools, the mean of a page."""
+        """Return the bytes of one token's KV in all pools, as the mean of a page."""
         return self.page_bytes(kv_cache_dtype) / self.page_tokens
 
     def pages(self, kv_cache_dtype: str) -> int:
-        """Pages that fit, the scratch page included."""
+        """Return the number of pages that fit, including the scratch page."""
         return max(0, self.for_pools // self.page_bytes(kv_cache_dtype))
 
     def tokens(self, kv_cache_dtype: str) -> int:
-        """Tokens of KV that fit."""
+        """Return the number of KV tokens that fit."""
         return max(0, self.pages(kv_cache_dtype) - 1) * self.page_tokens
 
     def on(self, gpu: Gpu, utilization: float) -> "Memory":
-        """The same parts on another kind of GPU."""
+        """Return the same parts on another kind of GPU."""
         usable = int(gpu.memory * utilization)
         return replace(self, gpu=gpu.name, total=gpu.memory, usable=usable)
 
     def sequences(self, length: int, kv_cache_dtype: str) -> int:
-        """How many sequences of so many tokens fit."""
+        """Return the number of sequences of `length` tokens that fit."""
         each = math.ceil(length / self.page_tokens)
         return max(0, self.pages(kv_cache_dtype) - 1) // each
 
@@ -121,7 +121,7 @@ def plan_memory(
     *,
     vision: VisionModel | None = None,
 ) -> Memory:
-    """Sizes of an abstract pair; ValueError where the devices do not divide it."""
+    """Compute the memory of an abstract pair. Raises ValueError if it does not split evenly."""
     return Memory(
         gpu.name,
         gpu.memory,
@@ -137,10 +137,10 @@ def plan_memory(
 
 
 def encoding_bytes(config: VisionConfig, patches: int | None = None) -> int:
-    """Temporaries of the program for so many patches, the largest image's where none are given.
+    """Return the temporaries of encoding `patches` patches, by default of the largest image.
 
-    They are most where a block's queries, keys and values lie there twice, as the product leaves
-    them and by heads: with the states and the cosines and sines, whose sizes do not depend on it.
+    They are largest when a block's queries, keys and values exist twice, as the product's result
+    and by heads, together with the states and the cosines and sines, which always exist.
     """
     rows = largest_bucket(config) if patches is None else patches
     columns = -(-config.head_dim // PIECE) * PIECE
@@ -151,12 +151,12 @@ def encoding_bytes(config: VisionConfig, patches: int | None = None) -> int:
 
 
 def lacking_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
-    """How much memory is missing for one sequence of this length; 0 where it fits."""
+    """Return the bytes missing for one sequence of this length; 0 if it fits."""
     return max(0, _sequence_bytes(memory, length, kv_cache_dtype) - memory.for_pools)
 
 
 def too_big(memory: Memory, devices: int, length: int, kv_cache_dtype: str) -> str:
-    """Why a pair does not fit and by how much."""
+    """Return an error message for a pair that does not fit."""
     lacking = lacking_bytes(memory, length, kv_cache_dtype)
     pools = _sequence_bytes(memory, length, kv_cache_dtype)
     return (
@@ -168,7 +168,7 @@ def too_big(memory: Memory, devices: int, length: int, kv_cache_dtype: str) -> s
 
 
 def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
-    """Pools of one sequence and the scratch page."""
+    """Return the bytes of the pools for one sequence and the scratch page."""
     pages = math.ceil(length / memory.page_tokens) + 1
     return pages * memory.page_bytes(kv_cache_dtype)
 
@@ -176,8 +176,8 @@ def _sequence_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
 def _state_bytes(
     target: Target, draft: Eagle3Draft | None, config: EngineConfig, vision: VisionModel | None
 ) -> int:
-    """Slots, their options and the features of images that are kept, as the engine makes them;
-    every device holds all of it."""
+    """Return the bytes of slots, their options and cached image features, as the engine allocates
+    them; every device holds all of them."""
     alone = replace(config, num_pages=None, decode_context_parallel_size=1)
     num_aux = draft.config.num_aux if draft else 0
     rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
@@ -187,16 +187,16 @@ def _state_bytes(
 
 
 def kv_pools(target: Target, draft: Eagle3Draft | None, parallel: Parallelism) -> tuple[Pool, ...]:
-    """A kind of pool each for target and draft."""
+    """Return one kind of pool each for target and draft."""
     parts = parallel.context_parts
     drafts = (_pool("draft", draft, parallel.draft_devices, parts),) if draft else ()
     return _pool("target", target, parallel.devices, parts), *drafts
 
 
 def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: int) -> Pool:
-    """Latents of a position are whole on the device that has it; keys and values are split by their
-    heads, of which each device has one at least, and behind that by positions. A model that is
-    whole on every device has all positions there."""
+    """Describe a model's pool on a device. Latents of a position are whole on the device that holds
+    it. Keys and values are split by heads, at least one for each device, then by positions. A model
+    that is whole on every device has all positions there."""
     rows = model.pool_rows
     latent = len(rows[0]) == 1
     kind, heads = ("latents", 1) if latent else ("keys, values", rows[0][0])
@@ -206,7 +206,7 @@ def _pool(name: str, model: Target | Eagle3Draft, devices: int, context_parts: i
 
 
 def _expanded(model: Target | Eagle3Draft) -> int:
-    """Numbers of a position's keys, without their rotated part, and values, of all heads."""
+    """Return the numbers of a position's values and unrotated keys of all heads."""
     first = model.layers[0] if isinstance(model, Target) else model.midlayer
     attention = first.self_attn
     if not isinstance(attention, MLAttention):

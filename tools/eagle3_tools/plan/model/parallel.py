@@ -1,4 +1,4 @@
-"""Parallelism of a pair: over how many devices it lies; `eagle3_jax.mesh` has what is split."""
+"""Parallelism of a pair over devices; `eagle3_jax.mesh` defines which arrays are split."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,10 +8,9 @@ MOST_DEVICES = 64
 
 @dataclass(frozen=True)
 class Parallelism:
-    """devices: as many as tensor parallelism has; draft_devices: over how many of them the draft
-    is split, all or none. expert_parallel: devices hold whole experts, not a part of each.
-    context_parts: neighbours that divide the latents of a context, D of decode context
-    parallelism; it divides the devices."""
+    """devices: tensor parallel size. draft_devices: devices that the draft is split over, all or
+    one. expert_parallel: devices hold whole experts, not a part of each. context_parts: decode
+    context parallel size, the devices that split the latents of a context; divides devices."""
 
     devices: int = 1
     draft_devices: int = 1
@@ -19,8 +18,8 @@ class Parallelism:
     context_parts: int = 1
 
     def over(self, devices: int) -> "Parallelism":
-        """The same over another number of devices; a draft that is whole stays whole, and contexts
-        are divided as far as these devices allow."""
+        """Return the parallelism on another number of devices. A whole draft stays whole, and
+        contexts are split as far as these devices allow."""
         whole = self.draft_devices == 1 < self.devices
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""What one product of an abstract model reads and multiplies on a device."""
+"""Bytes and operations of one product of an abstract model on a device."""
 
 import math
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ Weight = nnx.Variable | QuantizedKernel
 
 @dataclass(frozen=True)
 class Product:
-    """The weights of one launch, on one device.
+    """Weights of one launch on one device.
 
-    elements: numbers in the matrices. width: numbers of a row that go in and come out, all stacked
+    elements: numbers in the matrices. width: numbers of an input and an output row, all stacked
     matrices together. weights, activations: their format, as in `QuantFormat`; "" is plain floats.
     """
 
@@ -30,12 +30,12 @@ class Product:
 
 @dataclass(frozen=True)
 class Device:
-    """One device of a mesh of so many parts: products as they are there."""
+    """One device of a mesh with these parts; computes products on it."""
 
     parts: Parts
 
     def product(self, *weights: Weight) -> Product:
-        """Matrices [*stack, in, out] that share a launch and their rows."""
+        """Describe a product of matrices [*stack, in, out] that share a launch and their rows."""
         shapes = [self._matrix(weight) for weight in weights]
         first, form = weights[0], None
         if isinstance(first, QuantizedKernel):
@@ -51,7 +51,7 @@ class Device:
         )
 
     def block(self, mlp: MLP | Experts) -> Product:
-        """A whole SwiGLU block, of one expert or all: its rows go in once and come out once."""
+        """Describe a SwiGLU block of one or all experts: rows are read once and written once."""
         kernels: tuple[Weight, ...]
         if isinstance(mlp, Experts):
             kernels = mlp.gate_proj, mlp.up_proj, mlp.down_proj
@@ -62,7 +62,7 @@ class Device:
         return Product(whole.nbytes, whole.elements, 2 * inputs, whole.weights, whole.activations)
 
     def _matrix(self, weight: Weight) -> tuple[int, ...]:
-        """[*stack, in, out] on a device."""
+        """Return a weight's shape [*stack, in, out] on a device."""
         if not isinstance(weight, QuantizedKernel):
             return self._shape(weight)
         *stack, outputs, stored = self._shape(weight.values)

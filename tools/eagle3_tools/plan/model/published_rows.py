@@ -1,4 +1,4 @@
-"""Figures that others published of this pair, compared with the model."""
+"""Published measurements of these pairs, compared with the model."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +25,8 @@ BF16 = "bfloat16"
 class Figure:
     """One published figure as milliseconds of a step or round of all `concurrency` sequences.
 
-    num_speculative_tokens: None is plain decoding. accept_length: published or assumed, 1 of plain
-    decoding. said: how it was published.
+    num_speculative_tokens: None for plain decoding. accept_length: published or assumed, 1 for
+    plain decoding. said: the figure as published.
     """
 
     concurrency: int
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Setup:
-    """Who measured what on which devices; context: mean tokens of KV while it decoded."""
+    """A published measurement: source, devices, models. context: mean KV tokens while decoding."""
 
     name: str
     source: str
@@ -52,7 +52,7 @@ class Setup:
     figures: tuple[Figure, ...]
 
     def shapes(self) -> Shapes:
-        """The pair on one of the devices. Two layers stand for all: those behind are alike."""
+        """Return the pair on one device. Two layers are built; later ones equal the second."""
         count = self.target.num_hidden_layers
         fields = target_files(self.target).to_hf(replace(self.target, num_hidden_layers=2), BF16)
         config = {**fields, "quantization_config": self.quantization}
@@ -67,25 +67,25 @@ class Setup:
 
 @dataclass(frozen=True)
 class Compared:
-    """A published figure, and milliseconds of the same under each limit."""
+    """A published figure, and the milliseconds of the same step under each limit."""
 
     setup: Setup
     figure: Figure
     limit_ms: dict[Bound, float]
 
     def ratio(self, bound: Bound) -> float:
-        """Measured to limit: 1 is the limit itself."""
+        """Return the measured time divided by the limit; 1 is the limit itself."""
         return self.figure.step_ms / self.limit_ms[bound]
 
     @property
     def tokens_per_s(self) -> float:
-        """A GPU."""
+        """Tokens a second and GPU."""
         figure, devices = self.figure, self.setup.parallel.devices
         return 1e3 * figure.accept_length * figure.concurrency / figure.step_ms / devices
 
 
 def compare_published(architecture: type[TargetConfig] = TargetConfig) -> list[Compared]:
-    """Every published figure of targets of this architecture, with both limits."""
+    """Compare every published figure of targets of this architecture with both limits."""
     setups = (setup for setup in SETUPS if isinstance(setup.target, architecture))
     return [found for setup in setups for found in _compare(setup)]
 
@@ -124,7 +124,8 @@ _FP8_DRAFT = _quark({"dtype": "fp8_e4m3", "qscheme": "per_channel"}, "fc", "lm_h
 def _mi355x(
     concurrency: int, plain: float, drafted: float, k: int = 6, accept_length: float = 3.62
 ) -> tuple[Figure, Figure]:
-    """From tokens a second and GPU, of 4. No accept length is known: the golden one of Kimi."""
+    """Convert tokens a second and GPU, of 4 GPUs. The accept length is not published: Kimi's golden
+    one is assumed."""
 
     def figure(k: int | None, accept_length: float, rate: float) -> Figure:
         step_ms = 1e3 * accept_length * concurrency / (4 * rate)

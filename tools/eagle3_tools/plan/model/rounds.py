@@ -1,4 +1,4 @@
-"""What speculation is worth at one load: cost of plain steps and of rounds of every k."""
+"""Gain of speculation at one load: cost of plain steps and of rounds of every k."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from eagle3_tools.plan.model.target_work import StepRows, TargetShape, distinct_
 
 @dataclass(frozen=True)
 class Round:
-    """One round of k drafts; k = 0 is the engine's: a plain step, and the draft's first pass."""
+    """One round of k drafts. k = 0 is the engine's: a plain step and the draft's first pass."""
 
     num_speculative_tokens: int
     accept_length: float
@@ -21,19 +21,19 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """Drafting and verifying."""
+        """Seconds of drafting and verifying."""
         return self.draft_s + self.verify_s
 
     @property
     def draft_share(self) -> float:
-        """Of the round."""
+        """Fraction of the round spent on drafting."""
         return self.draft_s / self.seconds
 
 
 @dataclass(frozen=True)
 class Load:
-    """A concurrency under one limit. plain_s: a step without any draft. rounds: of k = 0, 1, …,
-    empty where there is no draft. distinct_experts: read by a plain step, in every layer."""
+    """One concurrency under one limit. plain_s: a step without any draft. rounds: for k = 0, 1, …,
+    empty without a draft. distinct_experts: read by a plain step in every layer."""
 
     concurrency: int
     bound: Bound
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def plain_tokens_per_s(self) -> float:
-        """A GPU, without a draft."""
+        """Tokens a second and GPU without a draft."""
         return self.concurrency / self.plain_s / self.devices
 
     @property
@@ -53,19 +53,19 @@ class Load:
         return max(self.rounds, key=self.tokens_per_s)
 
     def tokens_per_s(self, one: Round) -> float:
-        """A GPU, in rounds of this k."""
+        """Return tokens a second and GPU in rounds of this k."""
         return one.accept_length * self.concurrency / one.seconds / self.devices
 
     def verify_to_plain(self, one: Round) -> float:
-        """How many plain steps a verification takes."""
+        """Return the time of a verification in plain steps."""
         return one.verify_s / self.plain_s
 
     def break_even(self, one: Round) -> float:
-        """The accept length at which a round is worth what it costs."""
+        """Return the accept length at which a round is as fast as plain decoding."""
         return one.seconds / self.plain_s
 
     def speedup(self, one: Round) -> float:
-        """Tokens a second over those of plain steps."""
+        """Return tokens a second relative to plain steps."""
         return one.accept_length / self.break_even(one)
 
 
@@ -78,7 +78,7 @@ class Shapes:
     gpu: Gpu
 
     def load(self, rows: StepRows, bound: Bound, lengths: Sequence[float] = ACCEPT_LENGTHS) -> Load:
-        """Costs of a batch. rows: of a plain step; lengths: accept length of k = 0, 1, …"""
+        """Compute costs of a batch. rows: of a plain step; lengths: accept length by k = 0, 1, …"""
         shape = self.target
         return Load(
             rows.batch,

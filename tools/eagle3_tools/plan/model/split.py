@@ -1,4 +1,4 @@
-"""How many parts an abstract model's arrays have, by the rules of `eagle3_jax.mesh`."""
+"""Number of parts of an abstract model's arrays, by the rules of `eagle3_jax.mesh`."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,27 +13,27 @@ from eagle3_jax.models.target import Target
 from eagle3_tools.plan.model.parallel import MOST_DEVICES, Parallelism
 
 Parts = Mapping[str, int]
-"""Mesh axis -> devices along it."""
+"""Mesh axis -> number of devices along it."""
 WHOLE: Parts = {DATA: 1, TENSOR: 1, EXPERT: 1}
 
 
 def target_parts(parallel: Parallelism) -> Parts:
-    """The mesh that the target lies on."""
+    """Return the mesh of the target."""
     return {**WHOLE, EXPERT if parallel.expert_parallel else TENSOR: parallel.devices}
 
 
 def draft_parts(parallel: Parallelism) -> Parts:
-    """The same of the draft, which has no experts."""
+    """Return the mesh of the draft, which has no experts."""
     return {**WHOLE, TENSOR: parallel.draft_devices}
 
 
 def count(parts: Parts, mesh_axes: tuple[str, ...]) -> int:
-    """How many parts these mesh axes make."""
+    """Return the number of parts along these mesh axes."""
     return math.prod(parts[axis] for axis in mesh_axes)
 
 
 def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[int, ...]:
-    """The part of an array that each device holds; ValueError where it does not divide."""
+    """Return the shape of a device's part. Raises ValueError if it does not split evenly."""
     whole, parts_of = variable.get_value().shape, partial(count, parts)
     split = [parts_of(axes) for axes in parameter_axes(variable, parts_of)]
     groups = variable.get_metadata().get("groups") or [1] * len(whole)
@@ -47,7 +47,7 @@ def device_shape(name: str, variable: nnx.Variable[Any], parts: Parts) -> tuple[
 
 
 def check_divides(parallel: Parallelism, target: Target, draft: Eagle3Draft | None) -> None:
-    """Raises ValueError, with the numbers that would do, where devices do not divide the pair."""
+    """Raise ValueError, with the numbers that work, if the devices cannot split the pair evenly."""
     wrong = indivisible(parallel, target, draft)
     if wrong:
         others = (parallel.over(devices) for devices in range(1, MOST_DEVICES + 1))
@@ -59,7 +59,7 @@ def check_divides(parallel: Parallelism, target: Target, draft: Eagle3Draft | No
 
 
 def indivisible(parallel: Parallelism, target: Target, draft: Eagle3Draft | None) -> list[str]:
-    """What the devices do not divide, in words; `device_shape` looks at groups of a scale."""
+    """Describe all units that the devices cannot split; `device_shape` checks groups of a scale."""
     found = list(_indivisible(target, target_parts(parallel), ""))
     if draft is not None:
         found += _indivisible(draft, draft_parts(parallel), " of the draft")

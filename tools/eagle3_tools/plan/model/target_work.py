@@ -1,4 +1,4 @@
-"""What a device does in one step of the target: decoding, or verifying several rows a sequence."""
+"""Work of a device in a target step: decoding, or verifying several rows a sequence."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from eagle3_tools.plan.model.split import target_parts
 
 FLOAT32_BYTES = 4
 SMALL_KERNELS = 6
-"""Of a layer: norms, rotation and cache, top-k and map of experts, quantisation. A guess."""
+"""Other launches of a layer: norms, rotation, cache, router, quantisation. A guess."""
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One layer. experts: its routed ones; dense: all other products of the feed-forward half."""
+    """One layer. experts: routed ones; dense: all other products of the feed-forward half."""
 
     attention: tuple[Product, ...]
     dense: tuple[Product, ...]
@@ -35,7 +35,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class TargetShape:
-    """The target on one device. layers: each kind with its number."""
+    """The target on one device. layers: each kind of layer with its count."""
 
     layers: tuple[tuple[LayerShape, int], ...]
     core: AttentionCore
@@ -45,11 +45,11 @@ class TargetShape:
     experts_per_token: int
     parallel: Parallelism
     norms_heads: bool = False
-    """Queries and keys are normed over all heads: devices add up two numbers a row and layer."""
+    """True if norms of queries and keys span all heads: devices sum two numbers a row and layer."""
 
 
 def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
-    """Reads an abstract target."""
+    """Derive the shape from an abstract target."""
     device, config = Device(target_parts(parallel)), target.config
     attention = target.layers[0].self_attn
     return TargetShape(
@@ -76,7 +76,7 @@ def _layer_shape(device: Device, layer: DecoderLayer) -> LayerShape:
 
 
 def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
-    """All launches of a step, and its sums over devices."""
+    """Yield all launches of a step and its sums over devices."""
     layers = sum(times for _, times in shape.layers)
     for layer, times in shape.layers:
         for product in layer.attention:
@@ -95,14 +95,14 @@ def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
 
 
 def product_work(part: str, product: Product, rows: int, times: int) -> Kernel:
-    """One product of so many rows."""
+    """Return one product with `rows` rows."""
     nbytes = product.nbytes + ACTIVATION_BYTES * rows * product.width
     flop = 2 * rows * product.elements
     return Kernel(part, "gemm", nbytes, flop, product.activations, times)
 
 
 def experts_work(shape: TargetShape, experts: Product, rows: int, times: int) -> Kernel:
-    """Routed experts: the weights that are read are those of the experts that were chosen."""
+    """Return the routed experts' work, which reads the weights of the chosen experts."""
     read = read_share(shape.num_experts, shape.experts_per_token, rows, shape.parallel)
     nbytes = read * experts.nbytes + ACTIVATION_BYTES * rows * experts.width
     flop = 2 * rows * experts.elements * shape.experts_per_token / shape.num_experts
@@ -111,16 +111,16 @@ def experts_work(shape: TargetShape, experts: Product, rows: int, times: int) ->
 
 
 def distinct_experts(num_experts: int, per_token: int, rows: int) -> float:
-    """Experts that so many tokens reach if each chooses evenly and for itself."""
+    """Return the expected number of experts that `rows` tokens choose at random, evenly."""
     return num_experts * (1 - (1 - per_token / num_experts) ** rows)
 
 
 def read_share(num_experts: int, per_token: int, rows: int, parallel: Parallelism) -> float:
-    """Of the experts' weights on the busiest device, how much is read.
+    """Return the fraction of the experts' weights read on the busiest device.
 
-    Each expert is chosen with probability p. Without expert parallelism devices are alike. With it
-    a device has m experts, of which it reads a binomial number; the most of n such numbers lies
-    about Blom's score (1958) above their mean.
+    Each expert is chosen with probability p. Without expert parallelism, devices are alike. With
+    it, a device has m experts, of which it reads a binomial number; the largest of n such numbers
+    is about Blom's score (1958) above their mean.
     """
     p = distinct_experts(num_experts, per_token, rows) / num_experts
     n = parallel.devices

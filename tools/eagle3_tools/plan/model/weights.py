@@ -1,4 +1,4 @@
-"""Bytes of abstract models, in all and on each device."""
+"""Bytes of abstract models, in total and on each device."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from eagle3_tools.plan.model.split import WHOLE, Parts, device_shape
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """nbytes: of the whole model, each weight once. device_nbytes: of every device's part.
+    """Bytes of a model. nbytes: total, each weight once. device_nbytes: of every device's part.
 
-    by_part: the latter for attention, routed experts, embedding and so on.
-    largest: the name of the array with most elements on a device, and how many.
+    by_part: the latter for attention, routed experts, embedding and so on. largest: name and size
+    of the array with most elements on a device.
     """
 
     nbytes: int
@@ -24,10 +24,7 @@ class ModelBytes:
 
 
 def model_bytes(model: nnx.Module, parts: Parts = WHOLE) -> ModelBytes:
-    """Sizes of an abstract model on a mesh of so many parts.
-
-    Raises ValueError for an array that does not divide.
-    """
+    """Compute the bytes of a model on a mesh. Raises ValueError for arrays that do not split."""
     total, by_part, largest = 0, dict[str, int](), ("", 0)
     for path, variable in named_variables(model).items():
         value = variable.get_value()
@@ -40,7 +37,7 @@ def model_bytes(model: nnx.Module, parts: Parts = WHOLE) -> ModelBytes:
 
 
 def _part(path: str) -> str:
-    """What an array belongs to: the module below its layer."""
+    """Return an array's part of the model: the module below its layer."""
     names = [name for name in path.split(".") if not name.isdigit()]
     for name, part in _PARTS.items():
         if name in names:
@@ -58,4 +55,4 @@ _PARTS = {
     "lm_head": "head",
     "fc": "fc",
 }
-"""Modules, the inner ones first."""
+"""Modules, inner ones first."""

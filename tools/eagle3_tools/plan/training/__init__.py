@@ -1,1 +1,1 @@
-"""`eagle3-plan train`: what training a draft beside its target needs, and how long it takes."""
+"""`eagle3-plan train`: memory and time of training a draft with its target."""

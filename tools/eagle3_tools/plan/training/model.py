@@ -1,4 +1,4 @@
-"""Bytes and seconds of a training step, device by device: by arithmetic, nothing was measured."""
+"""Bytes and seconds of a training step on each device: arithmetic, nothing was measured."""
 
 import math
 from collections.abc import Iterator
@@ -27,21 +27,22 @@ from eagle3_tools.plan.training.options import TrainingOptions
 
 Part = Literal["features", "update"]
 PARTS: tuple[Part, ...] = ("features", "update")
-"""The programs of a step: the target's pass, and the draft's gradient with what follows of it."""
+"""Programs of a step: the target's pass, and the draft's gradient with the update."""
 FLOAT, HALF = 4, 2
 PASSES = 4
-"""Forward, again for backward, and backward, which is twice a forward."""
+"""Forward, recomputation for backward, and backward, which costs two forwards."""
 HEAD_PASSES = 3
-"""Its gradient is made with the loss, so that nothing is computed again."""
+"""The head's gradient is computed with the loss, so nothing is recomputed."""
 MASTER_BYTES, UPDATE_BYTES = 3 * FLOAT, FLOAT + HALF
-"""Of a parameter: itself and two moments; while it is updated a gradient, and what computes."""
+"""Bytes of a parameter: the parameter and two moments; during an update, its gradient and the copy
+in the run dtype."""
 TORCHSPEC_HOURS = 1500
-"""H200 hours of 6 B tokens, as TorchSpec's authors report."""
+"""H200 hours for 6 B tokens, as TorchSpec's authors report."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Of one replica's devices."""
+    """Plan for the devices of one replica."""
 
     options: TrainingOptions
     pair: AbstractPair
@@ -56,23 +57,24 @@ class TrainingPlan:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of a step."""
         return self.options.rows * self.options.pair.max_model_len
 
     @cached_property
     def resident(self) -> dict[str, int]:
-        """Bytes on each device that stay from one program to the next."""
+        """Bytes on each device that persist between programs."""
         config = self.pair.target.config
         return {
             "target": self._target.device_nbytes,
             "draft, moments": self._trained * MASTER_BYTES,
-            # Of --init-from's draft that has one, as published drafts do: whole, and not trained.
+            # With --init-from and a draft that has its own embedding, as published drafts do:
+            # whole, and not trained.
             "an embedding of the draft's own": config.vocab_size * config.hidden_size * FLOAT,
             "features": self.tokens * self._feature_row * HALF,
         }
 
     def arguments(self, part: Part) -> dict[str, int]:
-        """Bytes that a program is given on each device."""
+        """Return the bytes of a program's arguments on each device."""
         kept, parts = self.resident, self._target.by_part
         if part == "features":
             return {"target but for its head": kept["target"] - parts["head"]}
@@ -80,19 +82,19 @@ class TrainingPlan:
         return ends | {name: kept[name] for name in ("draft, moments", "features")}
 
     def temporaries(self, part: Part) -> dict[str, int]:
-        """Bytes that a program takes on each device while it runs."""
+        """Return the bytes of a program's temporaries on each device."""
         if part == "features":
             return self._temporaries_of_features()
         draft, rows, devices = self._draft, self.options.rows, self._parallel.draft_devices
         config, length = draft.config, self.options.pair.max_model_len
-        # All steps of the chain are one product of the head; its gradient's sum is float32.
+        # The chain's steps share one product with the head; the sum of its gradient is float32.
         drafted, vocab = config.draft_vocab_size, self.pair.target.config.vocab_size
         logits = (self.options.unroll * drafted + vocab) // devices
-        # A step leaves keys, values and its state, from which the next begins a row later, and
-        # whose gradient waits for backward; the devices share heads, not states.
+        # A step keeps keys, values and its state. The next step begins from the state one row
+        # later, and its gradient waits for backward; devices split heads, not states.
         core = draft_shape(draft, self._parallel).attention
         step = 3 * config.hidden_size + core.heads * core.multiplied
-        # The embeddings, what the chain begins with, and a layer's input, two states wide, with its
+        # The embeddings, the chain's initial states, and a layer's input, two states wide, with its
         # gradient.
         entered = (2 + 2 * 2) * config.hidden_size
         heads = config.num_attention_heads // devices
@@ -113,13 +115,13 @@ class TrainingPlan:
         )
 
     def fits(self) -> bool:
-        """Within the share of the memory that serving would take too."""
+        """Return whether the programs fit within the fraction of memory that serving would use."""
         options = self.options.pair
         share = options.gpu_memory_utilization * GPUS[options.gpu].memory
         return self.most <= share
 
     def seconds(self, bound: Bound) -> dict[str, float]:
-        """Of a step, by who works."""
+        """Return the seconds of a step for target and draft."""
         gpu = GPUS[self.options.pair.gpu]
         return {
             "target": seconds(self._target_work(), gpu, bound),
@@ -127,11 +129,11 @@ class TrainingPlan:
         }
 
     def tokens_per_second(self, bound: Bound) -> float:
-        """Of one replica."""
+        """Return tokens a second of one replica."""
         return self.tokens / sum(self.seconds(bound).values())
 
     def hours(self, gpus: int, bound: Bound) -> float:
-        """Of all data on so many GPUs; the exchange of gradients between replicas not counted."""
+        """Return the hours for all data on `gpus` GPUs, without the replicas' gradient exchange."""
         replicas = gpus // self.options.pair.parallel.devices
         return self.options.tokens / (replicas * self.tokens_per_second(bound)) / 3600
 
@@ -150,22 +152,22 @@ class TrainingPlan:
 
     @cached_property
     def _trained(self) -> int:
-        """Numbers on a device; the embedding is not trained, whosever it is."""
+        """Parameters on a device, without the embedding, which is never trained."""
         weights = model_bytes(self._draft, draft_parts(self._parallel))
         return (weights.device_nbytes - weights.by_part.get("embedding", 0)) // HALF
 
     @property
     def _feature_row(self) -> int:
-        """Numbers of a token: what aux layers read, and what the last one gives."""
+        """Numbers of a token's features: the aux layers' inputs and the last layer's output."""
         config = self._draft.config
         return config.num_aux * config.target_hidden_size + self.pair.target.config.hidden_size
 
     def _temporaries_of_features(self) -> dict[str, int]:
-        """A row at a time, which has room for a chunk behind its end."""
+        """Return temporaries for one row at a time, with room for a chunk after its end."""
         config, length = self.pair.target.config, self.options.pair.max_model_len
         numbers = sum(pool.elements * pool.layers for pool in self._pools)
         chosen = 1 + (config.moe.num_experts_per_tok if config.moe else 0)
-        states = (1 + chosen) * config.hidden_size  # a layer's, and of the experts of every token
+        states = (1 + chosen) * config.hidden_size  # Layer and experts of each token.
         return {
             "KV of a row": numbers * length * HALF,
             "features of a row": (length + self.options.chunk) * self._feature_row * HALF,
@@ -177,7 +179,7 @@ class TrainingPlan:
         return kv_pools(self.pair.target, None, self._parallel)
 
     def _target_work(self) -> Iterator[Work]:
-        """Chunk after chunk over half a row's context, which is their mean."""
+        """Yield chunks over half a row's context, which is their mean."""
         shape = target_shape(self.pair.target, self._parallel)
         chunk = min(self.options.chunk, self.options.pair.max_model_len)
         rows = StepRows(1, chunk, self.options.pair.max_model_len / 2, ITEMSIZE["bfloat16"])
@@ -193,7 +195,7 @@ class TrainingPlan:
             yield product_work("layer", product, self.tokens, times)
         scores = 2 * self.tokens * shape.attention.heads * length * shape.attention.multiplied
         written = FLOAT * self.tokens * shape.attention.heads * length
-        # Every score is made, the masked half too, and written once and read once.
+        # Every score is computed, including the masked half, and written and read once.
         yield Kernel("attention", "attention", 2 * written, scores, times=times)
         yield product_work("head", shape.head, self.tokens, HEAD_PASSES * steps)
         vocab = self.pair.target.config.vocab_size

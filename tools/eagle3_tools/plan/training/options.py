@@ -17,8 +17,9 @@ TOKENS = 6e9
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """pair: models, GPUs that share them, tokens of a row. rows: at a time on those GPUs; chunk:
-    tokens that the target takes at a time; tokens: of all data; gpus: numbers of them in all."""
+    """pair: models, GPUs of a replica, tokens of a row. rows: processed at a time on these GPUs.
+    chunk: tokens that the target takes at a time. tokens: of all data. gpus: total numbers of GPUs.
+    """
 
     pair: PlanOptions
     rows: int
@@ -29,7 +30,6 @@ class TrainingOptions:
 
 
 def build_parser() -> OneLineParser:
-    """All flags."""
     parser = OneLineParser(
         prog=PROG,
         description="Memory and time of training a draft on the devices that serve its target, by "
@@ -56,7 +56,7 @@ def build_parser() -> OneLineParser:
 
 
 def read_options(flags: Namespace) -> TrainingOptions:
-    """Raises ValueError, naming the flag, for what cannot be planned."""
+    """Parse and check the flags. Raises ValueError, naming the flag, for invalid values."""
     for name in ("tensor_parallel_size", "row_length", "rows", "prefill_chunk", "unroll", "tokens"):
         if getattr(flags, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1")

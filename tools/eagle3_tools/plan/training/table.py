@@ -1,4 +1,4 @@
-"""A plan of training as tables for a terminal."""
+"""Terminal tables of a training plan."""
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +12,7 @@ PROGRAMS: dict[Part, str] = {"features": "the target's pass", "update": "the upd
 
 
 def print_training(console: Console, plan: TrainingPlan) -> None:
-    """Memory of a device, and hours of the data."""
+    """Print a device's memory and the hours for the data."""
     options, gpu = plan.options.pair, GPUS[plan.options.pair.gpu]
     devices = options.parallel.devices
     memory = _table(
