@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from eagle3_jax.engine.adaptive.batch_size_table import BatchSizeTable, check_table, expand_table
+from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
 from eagle3_jax.engine.kernel_names import OPERATIONS
-from eagle3_jax.engine.kv.scales import KVScales
+from eagle3_jax.engine.kv_scales import KVScales
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
 from eagle3_jax.speculative.tree.shape import tree_shape
 from eagle3_jax.speculative.widths import Widths

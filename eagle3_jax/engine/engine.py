@@ -14,16 +14,16 @@ from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
+from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.engine.grammars.masking import Masking
-from eagle3_jax.engine.grammars.matchers import matcher_of
-from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
+from eagle3_jax.engine.grammars.thinking import matcher_of
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.kv.tiers.below import tiers_below
 from eagle3_jax.engine.kv.tiers.exports import Exports
-from eagle3_jax.engine.kv.tiers.tier import PageBytes
+from eagle3_jax.engine.page_tiers import PageBytes
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.engine.programs.processes.call import Peers
@@ -33,6 +33,7 @@ from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.sequence import Sequence, Status
+from eagle3_jax.engine.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -78,7 +79,7 @@ class Engine:
         self._vocab_size = target.config.vocab_size
         self.grammars: grammars.GrammarCompiler | None = None
         if config.enable_structured_outputs and config.method.rejection_sample_method == "coupled":
-            self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
+            self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
         images = vision and ImageLayout.of(vision, target, draft, config)
         more: Any = {"has_grammars": self.grammars is not None, "peers": peers}
@@ -112,7 +113,8 @@ class Engine:
             raise ValueError(f"request id {request.request_id!r} is in use")
         request.check_token_ids(self._vocab_size)
         self._replicas.first.check(request)
-        matcher, most = matcher_of(request, self.grammars), self.config.max_model_len
+        matcher = matcher_of(request.sampling, request.grammar, self.grammars)
+        most = self.config.max_model_len
         sequence = Sequence.of(request, self._eos, most, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._replicas.add(sequence)

@@ -5,9 +5,8 @@ from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import CompiledGrammar
-from eagle3_jax.engine.kv.tiers.tier import PageSource
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.page_tiers import NO_TOKENS, PageSource, TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.vision.item import PlacedImage
 

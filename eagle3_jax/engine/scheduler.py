@@ -15,9 +15,8 @@ from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
 from eagle3_jax.engine.kv.tiers.exports import Exports
 from eagle3_jax.engine.kv.tiers.fetches import Fetches
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, TierRoom
 from eagle3_jax.engine.kv.tiers.write_through import WriteThrough
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, TierRoom, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
 

@@ -10,9 +10,8 @@ from functools import cached_property
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import Matcher
-from eagle3_jax.engine.kv.tiers.tier import PageSource
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.page_tiers import NO_TOKENS, PageSource, TokensByTier
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS

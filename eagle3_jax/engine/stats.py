@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eagle3_jax.engine.acceptance import Acceptance, Round
-from eagle3_jax.engine.kv.tiers.tier import TierRoom
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
+from eagle3_jax.engine.page_tiers import NO_TOKENS, TierRoom, TokensByTier
 
 if TYPE_CHECKING:
     from eagle3_jax.engine.images.encoder_cache import EncoderCache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from eagle3_jax.engine import Acceptance, CollectedOutput, Request, RequestOutput
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import TokensByTier
 from serve.engine.stream import OutputStream
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes, Place
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.sparse_log import SparseLog
 from serve.kv_transfer.wire import (

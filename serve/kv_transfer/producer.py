@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from eagle3_jax.engine.kv.tiers.exports import Export
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.sparse_log import SparseLog
 from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferError, hello

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.scales import KVScales
+from eagle3_jax.engine.kv_scales import KVScales
 from serve.options.kv_scale_file import read_kv_scales
 from serve.options.speculation import Speculation, add_speculation_flags
 

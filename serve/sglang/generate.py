@@ -10,8 +10,8 @@ from fastapi import APIRouter, Response
 
 from convert.text.json_pieces import NULL, JsonList, JsonNumbers, JsonText, json_pieces
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
+from eagle3_jax.engine.page_tiers import TokensByTier
 from serve.asgi.auth import client_of
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising

@@ -1,7 +1,6 @@
 """Interfaces of grammars: the tokens that may come next, also after drafts."""
 
-from collections.abc import Collection, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -171,16 +170,3 @@ def barred_id(mask: np.ndarray) -> int | None:
         return None
     allowed = int(mask[words[0]])
     return int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
-
-
-def load_grammars(
-    tokenizer: object, vocab_size: int, eos_token_ids: Collection[int]
-) -> GrammarCompiler | None:
-    """Return grammars over this tokenizer; None without llguidance, token bytes or an EOS id."""
-    if find_spec("llguidance") is None or not eos_token_ids:
-        return None
-    if not isinstance(tokenizer, GrammarTokenizer):
-        return None
-    from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
-
-    return LLGuidanceGrammars(tokenizer, vocab_size, eos_token_ids)

@@ -1,11 +1,17 @@
-"""Matcher for answers with a thinking budget."""
+"""Matchers for requests: the grammar, the thinking budget, or both."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.grammars.interface import (
+    NO_GRAMMARS,
+    CompiledGrammar,
+    GrammarCompiler,
+    Matcher,
+)
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from eagle3_jax.sampling.token_mask import allow_only
 
@@ -69,3 +75,22 @@ class ThinkingMatcher:
         """Return the budget left after the answer's token at `index`; infinity after thinking."""
         never = index == 0 and self._budget.begins not in (None, token)
         return math.inf if never or token in self._budget.ends else left - 1
+
+
+def matcher_of(
+    sampling: SamplingParams, grammar: CompiledGrammar | None, compiler: GrammarCompiler | None
+) -> Matcher | None:
+    """Return a request's matcher, None for free text; raise ValueError without grammars.
+
+    Args:
+        sampling: Options of the request.
+        grammar: Its compiled grammar, if the caller has compiled it already.
+        compiler: Compiles it otherwise; None without the extra `grammar`.
+    """
+    constraint, budget = sampling.structured_outputs, sampling.thinking_budget
+    if constraint is None and budget is None:
+        return None
+    if compiler is None:
+        raise ValueError(NO_GRAMMARS)
+    form = constraint and (grammar or compiler.compile(constraint)).start()
+    return form if budget is None else ThinkingMatcher(budget, form)

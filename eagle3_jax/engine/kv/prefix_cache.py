@@ -17,8 +17,7 @@ from itertools import groupby
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import ImageInPage, KVEventLog, PagesStored
 from eagle3_jax.engine.kv.pages import PagePool
-from eagle3_jax.engine.kv.tiers.tier import Tier
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import Tier, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 

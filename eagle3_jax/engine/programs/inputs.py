@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.engine.programs.compiled import shapes_of
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.processes.call import Inputs

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import Array, Int, UInt8
 
 from eagle3_jax.cache import KVPool, KVPools, SplitPool, rows_and_scale, with_rows
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.mesh import DEVICES
 from eagle3_jax.speculative.state import DecodeState
 from pallas_kernels import gpu

@@ -13,7 +13,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.images.calls import divide
 from eagle3_jax.engine.images.layout import ImageLayout, NewImage
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls

@@ -19,7 +19,7 @@ from eagle3_jax.engine.kv.tiers.fetches import Fetches
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
 from eagle3_jax.engine.kv.tiers.page_files import write_page
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex
-from eagle3_jax.engine.kv.tiers.tier import KeyedPage, KeyedSlot
+from eagle3_jax.engine.page_tiers import KeyedPage, KeyedSlot
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
 

@@ -25,8 +25,6 @@ from eagle3_tools.kernel_bench.timing import (
 from pallas_kernels.case import Case
 
 XLA, GIVEN_ROWS = "XLA, not autotuned", "ours, x quantised before"
-FLEX = "torch flex_attention"
-"""A peer that compiles for up to a minute: it is measured once, after all cases."""
 Turn = Callable[[], AbstractContextManager[None]]
 Ready = Callable[[], Spread]
 Sets = Sequence[tuple[Any, ...]]

@@ -11,7 +11,8 @@ from eagle3_tools.aot.workers import Failure, run_each
 from eagle3_tools.kernel_bench.ahead import THREADS
 from eagle3_tools.kernel_bench.bars import bars
 from eagle3_tools.kernel_bench.ceilings import Ceilings
-from eagle3_tools.kernel_bench.measure import FLEX, Measured, with_floor
+from eagle3_tools.kernel_bench.measure import Measured, with_floor
+from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
 from eagle3_tools.kernel_bench.report import print_bars, print_ceilings, print_measured
 from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work

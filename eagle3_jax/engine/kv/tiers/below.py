@@ -6,7 +6,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.tiers.disk_tier import DiskTier, disk_tier
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier, host_tier
-from eagle3_jax.engine.kv.tiers.tier import PageBytes, PageCopies
+from eagle3_jax.engine.page_tiers import PageBytes, PageCopies
 
 
 class HostPages(PageCopies, PageBytes, Protocol):

@@ -20,7 +20,7 @@ from eagle3_jax.engine.kv.tiers.page_files import (
     write_page,
 )
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex, delete
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes, Place, TierRoom
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place, TierRoom
 
 THREADS, MOST_WRITES = 4, 16
 """Concurrent copies, and pages whose slots are held for writes."""

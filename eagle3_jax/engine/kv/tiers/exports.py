@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, KeyedSlot
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, KeyedSlot
 
 
 class Export(NamedTuple):

@@ -7,7 +7,7 @@ never affected. A transfer always runs to completion, even if all waiting reques
 from collections.abc import Sequence
 
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageSource
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageSource
 
 
 class Fetches:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
 
 MOST_SAVES, MOST_LOADS = 2, 2
 """Copy programs in flight at a time, each with a buffer on the devices."""

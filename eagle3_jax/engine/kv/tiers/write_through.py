@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, LowerTier
+from eagle3_jax.engine.page_tiers import KeyedSlot, LowerTier
 
 MOST_WAITING = 4096
 """Maximum keys waiting to be written; the oldest are dropped beyond it."""

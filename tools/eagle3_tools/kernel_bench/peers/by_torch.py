@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from eagle3_tools.kernel_bench.measure import FLEX
+from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.peers.attention import flash_mla, flex_attention, two_products
 from eagle3_tools.kernel_bench.peers.products import (
     argmax,

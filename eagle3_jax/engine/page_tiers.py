@@ -1,4 +1,4 @@
-"""Interfaces of memory tiers, of page sources, and of the copies they need.
+"""Memory tiers of KV pages: interfaces of tiers, page sources and the copies they need.
 
 A page is named by its key (`engine/kv/prefix_cache.py`), which identifies its contents for target
 and draft. Copies overlap with rounds; the caller polls for their completion.
@@ -37,6 +37,32 @@ class TierRoom(NamedTuple):
     tier: str
     pages: int
     total: int
+
+
+class TokensByTier(NamedTuple):
+    """Tokens found on the devices, in host memory, on disk and on another machine."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+    remote: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens of all tiers."""
+        return sum(self)
+
+    @property
+    def below(self) -> int:
+        """Tokens of all tiers except the devices' memory, to which they were copied."""
+        return self.total - self.device
+
+    def plus(self, other: "TokensByTier") -> "TokensByTier":
+        """Return the sums per tier."""
+        return TokensByTier(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TOKENS = TokensByTier()
 
 
 class Tier(Protocol):
