@@ -35,8 +35,7 @@ def grouped_mlp(
 
     Args:
         shared: An expert that every token takes too, with weight 1.
-        tiles, rows: The kernels' tile map of these ids, and x as the kernels multiply it, if
-            `pallas_kernels.route` has made them.
+        tiles, rows: Tile map of the ids and operand of x, if `pallas_kernels.route` made them.
 
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
