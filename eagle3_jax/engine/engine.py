@@ -8,24 +8,23 @@ and compute on scratch.
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
+from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
 from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.engine.grammars.masking import Masking
 from eagle3_jax.engine.grammars.thinking import matcher_of
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.kv.tiers.below import tiers_below
 from eagle3_jax.engine.kv.tiers.exports import Exports
 from eagle3_jax.engine.page_tiers import PageBytes
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.output import ProgramOutput, RowReport
 from eagle3_jax.engine.programs.processes.call import Peers
 from eagle3_jax.engine.programs.processes.questions import Asked
 from eagle3_jax.engine.programs.processes.remote import Built
@@ -39,6 +38,22 @@ from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+
+
+class InFlight(NamedTuple):
+    """A dispatched program whose output is not read yet.
+
+    `members` are in the order of reports; a round makes `drafted` drafts for each. `timed` is a
+    round's choice of k if the previous program was unread at its dispatch, so that the time between
+    the two reads is the round's own.
+    """
+
+    output: ProgramOutput
+    members: list[Sequence]
+    is_round: bool
+    drafted: int = 0
+    timed: ChosenK | None = None
+
 
 DISPATCH_DEPTH = 2
 BETWEEN_LOOKS_S = 0.0005

@@ -3,18 +3,77 @@
 With coupled sampling no answer depends on k, because a draft only guesses the target's choice.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
-from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
-from eagle3_jax.engine.adaptive.step_cost import StepCosts
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.placing import most_together
 from eagle3_jax.engine.programs.program import Program
 from eagle3_jax.engine.sequence import Sequence
+
+SAMPLES = 9
+"""Number of remembered samples. The lower quartile is used, because disturbances only make rounds
+longer."""
+
+
+class StepCosts:
+    """Seconds of one round of one batch shape, by k."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[float]] = {}
+
+    def observe(self, drafts: int, seconds: float) -> None:
+        """Record one measured round, except a k's first, which pays for memory it touches first."""
+        if drafts in self._samples:
+            self._samples[drafts].append(seconds)
+        else:
+            self._samples[drafts] = deque(maxlen=SAMPLES)
+
+    def count(self, drafts: int) -> int:
+        """Return the number of remembered measurements."""
+        return len(self._samples.get(drafts, ()))
+
+    def seconds(self, drafts: int) -> float:
+        """Return the lower quartile; raise KeyError for a k that was never run."""
+        samples = sorted(self._samples[drafts])
+        return samples[len(samples) // 4]
+
+
+HALF_LIFE = 512
+"""Number of drafts at a position after which an older observation counts half."""
+DECAY = 0.5 ** (1 / HALF_LIFE)
+PRIOR_TRIES, PRIOR_RATE = 4.0, 0.8
+"""Prior before any observation, high enough that drafting is tried."""
+
+
+class RecentAcceptance:
+    """P(draft i is accepted | it was verified and all before it were), for i = 1..k."""
+
+    def __init__(self, num_speculative_tokens: int) -> None:
+        self._tried = [PRIOR_TRIES] * num_speculative_tokens
+        self._accepted = [PRIOR_TRIES * PRIOR_RATE] * num_speculative_tokens
+
+    def observe(self, verified: int, accepted: int) -> None:
+        """Record one verify of one sequence: of `verified` drafts the first `accepted` held."""
+        for position in range(min(accepted + 1, verified)):
+            self._tried[position] = self._tried[position] * DECAY + 1
+            self._accepted[position] = self._accepted[position] * DECAY + (position < accepted)
+
+    @property
+    def rates(self) -> list[float]:
+        """Conditional acceptance probabilities by position."""
+        return [a / t for a, t in zip(self._accepted, self._tried, strict=True)]
+
+    def expected_tokens(self) -> list[float]:
+        """Return the mean tokens, bonus included, that rounds of 0..k drafts commit."""
+        return list(accumulate(accumulate(self.rates, mul, initial=1.0)))
+
 
 MARGIN = 0.015
 """Relative gain that another k must promise; less is noise and would make equals alternate."""

@@ -9,14 +9,41 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from eagle3_jax.engine.grammars.interface import Matcher, barred_id
-from eagle3_jax.engine.grammars.nodes import fill_nodes
-from eagle3_jax.sampling.token_mask import open_masks
+from eagle3_jax.sampling.token_mask import ALL_ALLOWED, open_masks
+
+
+def fill_nodes(
+    matcher: Matcher, masks: np.ndarray, draft_ids: Sequence[int], parents: Sequence[int]
+) -> list[int]:
+    """Fill masks like `Matcher.fill` for a tree, in which draft i follows node parents[i].
+
+    Node 0 is the last known token, node i + 1 is draft i. Paths agree on their common prefix.
+    """
+    drafts = list(draft_ids)
+    for path in paths_of(parents):
+        rows = masks[[0, *path]]
+        rows[:] = ALL_ALLOWED
+        ids = matcher.fill(rows, [drafts[node - 1] for node in path])
+        masks[[0, *path]] = rows
+        for node, token in zip(path, ids, strict=True):
+            drafts[node - 1] = token
+    return drafts
+
+
+def paths_of(parents: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the nodes from below the root to each leaf; nothing for a root alone."""
+    for leaf in sorted({*range(len(parents) + 1)} - {*parents}):
+        path = [leaf] if leaf else []
+        while path and parents[path[-1] - 1]:
+            path.append(parents[path[-1] - 1])
+        yield path[::-1]
+
 
 Masks = dict[Matcher, np.ndarray]
 """Mask [words] of each matcher's next token."""

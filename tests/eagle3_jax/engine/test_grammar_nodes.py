@@ -11,7 +11,7 @@ from tiny import VOCAB
 
 from eagle3_jax.engine.grammars.interface import Matcher
 from eagle3_jax.engine.grammars.loading import load_grammars
-from eagle3_jax.engine.grammars.nodes import fill_nodes, paths_of
+from eagle3_jax.engine.grammars.masking import fill_nodes, paths_of
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.tree.nodes import chains_as_trees

@@ -22,8 +22,14 @@ from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.choice.chosen import in_turn
 from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
 from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
-from eagle3_tools.kernel_bench.given_rows import with_given_rows
-from eagle3_tools.kernel_bench.measure import XLA, Measured, compile_case, measure, with_floor
+from eagle3_tools.kernel_bench.measure import (
+    XLA,
+    Measured,
+    compile_case,
+    measure,
+    with_floor,
+    with_given_rows,
+)
 from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.peers.by_torch import torch_peers
 from eagle3_tools.kernel_bench.timing import (

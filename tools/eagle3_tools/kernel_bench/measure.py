@@ -7,11 +7,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import Array
 
 from eagle3_tools.kernel_bench.ahead import Turns
 from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
-from eagle3_tools.kernel_bench.given_rows import takes_given_rows, with_given_rows
 from eagle3_tools.kernel_bench.timing import (
     Chain,
     Effort,
@@ -22,7 +23,27 @@ from eagle3_tools.kernel_bench.timing import (
     nbytes_of,
     rotated,
 )
+from pallas_kernels import gpu
 from pallas_kernels.case import Case
+from pallas_kernels.quantized import QuantizedArray, QuantizedRows
+from pallas_kernels.quantized.activations import fp8_per_token
+
+
+def takes_given_rows(case: Case, shapes: tuple[Any, ...]) -> bool:
+    """Return whether a case is a float8 product with a scale a row that quantises x itself."""
+    if case.operation != "fp8_matmul" or not isinstance(shapes[1], QuantizedArray):
+        return False
+    return shapes[1].format.activations == "fp8_token"
+
+
+def with_given_rows(x: Array, kernel: QuantizedArray) -> tuple[QuantizedRows, QuantizedArray]:
+    """Return the product's arguments with x quantised to the GPU's float8."""
+    values, scale = fp8_per_token(x)
+    dtype = jnp.dtype(gpu.current().fp8)
+    if dtype != jnp.float8_e4m3fn:  # e4m3fnuz has half the value under the same scale.
+        values, scale = values / 2, scale * 2
+    return QuantizedRows(values.astype(dtype), scale[..., 0], x.dtype), kernel
+
 
 XLA, GIVEN_ROWS = "XLA, not autotuned", "ours, x quantised before"
 Turn = Callable[[], AbstractContextManager[None]]

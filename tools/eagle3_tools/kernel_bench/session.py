@@ -9,14 +9,58 @@ from rich.console import Console
 
 from eagle3_tools.aot.workers import Failure, run_each
 from eagle3_tools.kernel_bench.ahead import THREADS
-from eagle3_tools.kernel_bench.bars import bars
+from eagle3_tools.kernel_bench.bars import Bar, bars
 from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.measure import Measured, with_floor
 from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
-from eagle3_tools.kernel_bench.report import print_bars, print_ceilings, print_measured
+from eagle3_tools.kernel_bench.timing import Spread
 from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work
 from pallas_kernels.case import Case
+
+
+def print_ceilings(console: Console, ceilings: Ceilings) -> None:
+    fp8 = "not measured" if ceilings.fp8 is None else f"{ceilings.fp8 / 1e12:.0f} TFLOP/s"
+    _line(
+        console,
+        f"ceilings: reads {ceilings.read / 1e12:.2f} TB/s, copies {ceilings.copy / 1e12:.2f} TB/s, "
+        f"bf16 {ceilings.bf16 / 1e12:.0f} TFLOP/s, fp8 {fp8}",
+    )
+
+
+def print_measured(console: Console, result: Measured) -> None:
+    """Print time, fraction of the floor and every peer of a case."""
+    if result.timed is None:
+        _line(console, f"{result.case}: {result.refused}")
+        return
+    us, launch = result.timed.us, result.timed.with_launch_us
+    verdict = "right" if result.right else "WRONG"
+    _line(
+        console,
+        f"{result.case}: {_us(us)}, with launch {launch.median:.1f}; share of floor "
+        f"{result.share:.2f}; {verdict} ({result.error:.1e})",
+    )
+    for name, peer in result.peers.items():
+        if isinstance(peer, str):
+            _line(console, f"    {name}: none, {peer}")
+        else:
+            _line(console, f"    {name}: {_us(peer)}; vs peer {peer.median / us.median:.2f}x")
+
+
+def print_bars(console: Console, found: Sequence[Bar], *, dry_run: bool) -> None:
+    """Print each goal with its worst case."""
+    for bar in found:
+        word = "no meaning in a dry run" if dry_run else "met" if bar.met else "NOT MET"
+        _line(console, f"{word}: {bar.text} (>= {bar.least:.2f}): {bar.value:.2f} at {bar.case}")
+
+
+def _us(spread: Spread) -> str:
+    return f"{spread.median:.1f} us ({spread.low:.1f}-{spread.high:.1f})"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 DRY_RUN = "a dry run on a CPU at small sizes: no time, share or ratio here means anything"
 

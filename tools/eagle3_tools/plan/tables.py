@@ -10,7 +10,7 @@ from eagle3_tools.plan.context_tables import context_notes, context_tables
 from eagle3_tools.plan.data.gpus import GIB, GPUS, SOURCES
 from eagle3_tools.plan.data.tuned import Tuned
 from eagle3_tools.plan.data_parallel.table import data_parallel_notes, data_parallel_tables
-from eagle3_tools.plan.host_tables import host_note, host_table
+from eagle3_tools.plan.model.host_memory import HostMemory
 from eagle3_tools.plan.model.kernels import BOUNDS, Bound
 from eagle3_tools.plan.model.limits import Limit
 from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
@@ -19,6 +19,39 @@ from eagle3_tools.plan.model.rounds import Load
 from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import CapacityPlan
 from serve.text_table import text_table
+
+
+def host_table(host: HostMemory) -> Table:
+    """Build a table of seconds to load prefixes and to compute them."""
+    table = text_table(
+        f"Host memory of {host.nbytes / 2**30:,.0f} GiB holds {host.tokens:,} tokens of "
+        f"{host.token_bytes:,} B; a prefix from there, or run again in chunks of {host.chunk}; "
+        "model, not measured",
+        ("", "prefix", "GB", "load, one\nlink, ms", "all links\nms", "prefill\nms", "times"),
+        left=("",),
+    )
+    for gpu, shapes in host.shapes.items():
+        devices = shapes.target.parallel.devices
+        name = f"{devices} x {gpu}"
+        for tokens in host.prefixes:
+            one, every = (host.load_s(tokens, links) for links in (1, devices))
+            again = host.prefill_s(gpu, tokens)
+            cells = (one * 1e3, every * 1e3, again * 1e3)
+            size = f"{tokens * host.token_bytes / 1e9:.2f}"
+            shown = (f"{cell:,.1f}" for cell in cells)
+            table.add_row(name, f"{tokens:,}", size, *shown, f"{again / every:,.0f}")
+            name = ""
+        table.add_section()
+    return table
+
+
+def host_note(host: HostMemory, gpu: str) -> str:
+    """Return the number of tokens from which loading pays."""
+    return (
+        f"{gpu}: loading pays from {host.least_tokens(gpu):,} tokens on "
+        "(--kv-offloading-min-tokens), with a step's wait; model, not measured."
+    )
+
 
 _TITLES: dict[Bound, str] = {
     "datasheet": "Datasheet limit: bytes and FLOP at datasheet rates, launches free",
