@@ -1,4 +1,4 @@
-"""eagle3-serve as a process of its own, for benchmarks that load it from outside."""
+"""Run eagle3-serve in its own process, for benchmarks that send it HTTP requests."""
 
 import os
 import re
@@ -19,10 +19,19 @@ READY_TIMEOUT_S = 1800.0
 def serving(
     flags: Sequence[str], log: str | Path = os.devnull, timeout_s: float = READY_TIMEOUT_S
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server with these flags on a free port that is ready, and its address. It runs on the cores
-    that the caller may use now. log: the file for what it says.
+    """Start a server with these flags on a free port, wait until it is ready, and stop it at exit.
 
-    Raises OSError when it ended or did not become ready in time."""
+    The server may use the cores that the caller may use now.
+
+    Args:
+        log: File for the server's standard error.
+
+    Yields:
+        The process and its URL.
+
+    Raises:
+        OSError: The server ended or was not ready in time.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -50,7 +59,7 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -
 
 
 def metric(text: str, name: str, **labels: str) -> float:
-    """The value of a metric, its prefix included, in what /metrics answered."""
+    """Return the value of a metric, by its full name, in a /metrics text."""
     others = "".join(rf'[^}}]*{key}="{value}"' for key, value in labels.items())
     found = re.search(rf"^{name}\{{{others}[^}}]*\}} ([0-9.]+)$", text, re.MULTILINE)
     assert found, f"/metrics has no {name}"
