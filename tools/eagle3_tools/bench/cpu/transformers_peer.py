@@ -50,7 +50,7 @@ class TransformersPeer:
             self._options = {"cache_implementation": "static"}
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """Return exactly `new_tokens` greedy tokens for each prompt; all prompts have one length."""
+        """Return exactly `new_tokens` greedy tokens for each prompt; prompts have one length."""
         inputs = self._torch.tensor(prompts)
         with self._torch.inference_mode():
             output = self._model.generate(

@@ -40,7 +40,7 @@ class Examined:
 
     @property
     def holds(self) -> bool:
-        """Whether no finding is bad."""
+        """True if no finding is bad."""
         return not any(finding.bad for finding in self.findings)
 
 

@@ -27,7 +27,7 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether the result is wrong or missing."""
+        """True if the result is wrong or missing."""
         return self.verdict in BAD
 
     def __str__(self) -> str:

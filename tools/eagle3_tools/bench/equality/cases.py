@@ -36,7 +36,7 @@ class Group:
 
     @property
     def exact(self) -> bool:
-        """Whether ties excuse no difference."""
+        """True if ties excuse no difference."""
         return self.reference.exact
 
 

@@ -36,7 +36,7 @@ class BareRound:
 
     @property
     def holds(self) -> bool:
-        """Whether a round launches its program once and nothing else."""
+        """True if a round launches its program once and nothing else."""
         return self.launched.programs == self.rounds and not self.launched.foreign
 
 

@@ -27,7 +27,7 @@ class ServingLoop:
 
     @property
     def holds(self) -> bool:
-        """Whether only the engine's programs were launched."""
+        """True if only the engine's programs were launched."""
         return self.launched is None or (self.launched.programs > 0 and not self.launched.foreign)
 
 

@@ -69,7 +69,7 @@ class EqualResult:
 
     @property
     def holds(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return not self.failures
 
 

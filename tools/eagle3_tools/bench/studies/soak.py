@@ -65,7 +65,7 @@ class SoakRecord:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing leaked or failed and every kind of traffic occurred."""
+        """True if nothing leaked or failed and every kind of traffic occurred."""
         kinds = ("finished", "hung up", "refused")
         idle = not any(self.gauges.values())
         flat = self.memory_growth <= MEMORY_GROWTH and self.files_growth <= 0
