@@ -37,18 +37,14 @@ STUDIES = {
     "report": "sweeps as tables, figures and an HTML page",
     "gpu": "the embedded pair's round, loop and tokens on a GPU",
 }
-"""Command -> help.
+"""Command -> help. Its module is imported for that command only, because most import JAX.
 
-Each module has `add_flags(parser)` and `run(flags, console)`, which returns the exit status. Only
-the module of the given command is imported, because most import JAX.
+It has `add_flags(parser)` and `run(flags, console)`, which returns the exit status.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
-
-    The status is 0, 1 if outputs differ, 2 for unusable flags or files, 130 or 143 if interrupted.
-    """
+    """Return 0, 1 if outputs differ, 2 for unusable flags or files, 130 or 143 if interrupted."""
     with leaving(PROG):
         flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
     with raising():
@@ -74,10 +70,7 @@ def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _build_parser(argv: Sequence[str]) -> OneLineParser:
-    """Build the parser; only the subcommand that `argv` begins with gets its flags.
-
-    All subcommands get their flags if `argv` is empty or requests shell completion.
-    """
+    """Build the parser; only the command in `argv` gets flags (all if empty or for completion)."""
     parser = OneLineParser(
         prog=PROG,
         description="Measures this engine.",

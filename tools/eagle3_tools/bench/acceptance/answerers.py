@@ -44,10 +44,7 @@ class Answerer(Protocol):
 
 
 def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
-    """Return one row for each category, then the overall row.
-
-    Answers are judged only for tasks with an expected answer.
-    """
+    """Return a row for each category, then the overall one; judge tasks with an expected answer."""
     start, rows = answerer.mark(), list[AcceptRow]()
     everything, judged = list[Said](), list[bool]()
     for category in dict.fromkeys(task.category for task in tasks):
@@ -62,10 +59,7 @@ def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
 
 
 def _judge(tasks: Sequence[Task], said: Sequence[Said]) -> list[bool]:
-    """Return, for each task with an expected answer, whether its first answer is correct.
-
-    `said` begins with the first answer to each task, in the order of `tasks`.
-    """
+    """Return whether each first answer is correct, for the tasks with an expected answer."""
     first = zip(tasks, said, strict=False)
     return [is_right(a.text, task.expected) for task, a in first if task.expected is not None]
 
@@ -110,10 +104,7 @@ def _row(
 
 @dataclass
 class EngineAnswerer:
-    """Answers from an engine in this process, which must be warm.
-
-    The seed of the i-th answer, counted from the first call, is the sampling seed + i.
-    """
+    """Answers from a warm engine in this process; the i-th answer has the sampling seed + i."""
 
     engine: EngineLike
     make_prompt: PromptMaker
@@ -156,8 +147,7 @@ class EngineAnswerer:
 class ServerAnswerer:
     """Answers from a server with OpenAI's chat endpoint.
 
-    Counts come from metrics under vLLM's names and then include all traffic of the server. If the
-    server has no such metrics, counts come from the `spec` fields of its responses.
+    Counts come from metrics under vLLM's names, all traffic included, else from responses' `spec`.
     """
 
     address: Address
@@ -169,12 +159,7 @@ class ServerAnswerer:
     """Rounds and accepted tokens, summed over the responses."""
 
     def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
-        """Send every conversation, at most `concurrency` at a time.
-
-        Raises:
-            OSError: A request failed.
-            ValueError: The server uses synthetic acceptance.
-        """
+        """Send all conversations; raise OSError on failure, ValueError on synthetic acceptance."""
         return asyncio.run(self._ask(conversations))
 
     async def _ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:

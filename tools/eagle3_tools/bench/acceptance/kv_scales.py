@@ -13,14 +13,10 @@ from serve.pair.loading import LoadedPair, build_engine, fit_length
 def measure_kv_scales(
     pair: LoadedPair, prompts: Sequence[HeldOutPrompt], config: EngineConfig, max_tokens: int
 ) -> tuple[KVScales, dict[str, Any]]:
-    """Measure scale factors that leave room for HEADROOM times the largest value of each pool.
+    """Measure KV scales with a margin of HEADROOM, and return them with the amount of data used.
 
-    The pair answers all prompts greedily with a cache in the pair's own dtype. The cache is
-    searched after every step, so of a row that is written twice in a step only the last value
-    counts.
-
-    Returns:
-        The factors, and the amount of data they were measured on.
+    The pair answers all prompts greedily with a cache in its own dtype, which is searched after
+    every step: of a row that is written twice in a step only the last value counts.
     """
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, seed=0)
     length = max(len(prompt.token_ids) for prompt in prompts) + max_tokens + 1

@@ -12,13 +12,9 @@ OPTIONS = "Options:"
 
 
 def read_entries(directory: str | Path) -> Iterator[tuple[Any, str, str]]:
-    """Yield each entry of a directory's *.jsonl and *.parquet files.
+    """Yield (entry, "file:number", file stem) for each line of *.jsonl and row of *.parquet files.
 
-    Yields:
-        The entry, its place for error messages ("file:number"), and the file's name without suffix.
-
-    Raises:
-        ValueError: The directory has no such file, or a file cannot be read; the message names it.
+    Raises ValueError, naming the file, if there is none or one cannot be read.
     """
     files = sorted(
         path for end in ("jsonl", "parquet") for path in Path(directory).glob(f"*.{end}")
@@ -35,12 +31,8 @@ def picture_message(
 ) -> dict[str, Any]:
     """Build a user message with an image followed by a question.
 
-    Args:
-        image: The bytes of a file, its path below `directory`, or a mapping with `bytes` or `path`.
-        drop_options: Drop the text from "Options:" on.
-
-    Raises:
-        ValueError: The image is not a path below `directory`, or has another type.
+    `image` has the bytes of a file, its path below `directory`, or is a mapping with `bytes` or
+    `path`. `drop_options` drops the text from "Options:" on. Raises ValueError for other images.
     """
     text = question.partition(OPTIONS)[0].strip() if drop_options else question
     shown = {"type": "image_url", "image_url": {"url": data_url(_file(image, directory))}}

@@ -19,16 +19,9 @@ WRITTEN, WITHOUT_OPTIONS = "as written", 'cut before "Options:"'
 class PictureTerms:
     """Conditions of a measurement with images. None: set by the server and unknown here.
 
-    Attributes:
-        pictures: Number of images shown.
-        question: The question after the image: as written, or without its options.
-        draft_embedding: The draft's input at image positions, as in `--mm-draft-embedding`.
-        chat_template: SHA-256 of the template's text.
-        thinking: Whether the template was told to think.
-        most_patches: Patches that an image is shrunk to.
-        most_tokens: Most tokens of one image.
-        max_pixels: Limit of an image file in pixels.
-        max_bytes: Limit of an image file in bytes.
+    `draft_embedding` is the draft's input at image positions (`--mm-draft-embedding`),
+    `chat_template` the SHA-256 of the template, `most_patches` the size that an image is shrunk to,
+    `most_tokens` the limit of an image; `max_pixels` and `max_bytes` are the limits of a file.
     """
 
     pictures: int

@@ -15,11 +15,9 @@ QUESTIONS = ("prompt", "question", "problem")
 
 @dataclass(frozen=True)
 class Task:
-    """The first messages of a conversation, and the user's later turns.
+    """First messages of a conversation, and `later` user messages, one after each answer.
 
-    Attributes:
-        later: User messages, one sent after each answer.
-        expected: The correct answer to the first question, or None if it is not judged.
+    `expected` is the correct answer to the first question, or None if it is not judged.
     """
 
     category: str
@@ -32,18 +30,12 @@ class Task:
 def read_tasks(
     directory: str | Path, per_category: int | None = None, *, drop_options: bool = False
 ) -> list[Task]:
-    """Read the tasks of every *.jsonl and *.parquet file, grouped by category.
+    """Read at most `per_category` tasks of each category from *.jsonl and *.parquet files.
 
     A line or row is an object with `image`, `question` and `answer`, or with `prompt` (or
     `question`, `problem`), `turns` or `messages`. `category` defaults to the file's name.
-
-    Args:
-        per_category: Most tasks of each category.
-        drop_options: Cut image questions before their options (see `picture_message`) and do not
-            judge the answers.
-
-    Raises:
-        ValueError: A line is something else; the message names it.
+    `drop_options` cuts image questions before their options (see `picture_message`), which are then
+    not judged. Raises ValueError, naming the line, for anything else.
     """
     found: dict[str, list[Task]] = {}
     for entry, place, stem in read_entries(directory):

@@ -61,12 +61,9 @@ class AcceptCounts:
 class AcceptRow:
     """Accept length of one category, or of all.
 
-    Attributes:
-        right: Fraction of prompts answered correctly; NaN if answers are not judged.
-        histogram: Rounds by accepted draft tokens, 0 first; empty if counts per position are
-            unknown.
-        distinct_bigrams: Distinct fraction of the adjacent token pairs within answers. It is low
-            for a model that repeats itself, and then the accept length is meaningless.
+    `right` is the fraction of correct answers (NaN if not judged), `histogram` the rounds by
+    accepted draft tokens, 0 first (empty if unknown), `distinct_bigrams` the distinct fraction of
+    adjacent token pairs. A model that repeats itself has few, and a meaningless accept length.
     """
 
     category: str
@@ -88,10 +85,7 @@ def accept_table(
     *,
     max_model_len: int | None = None,
 ) -> list[AcceptRow]:
-    """Measure accept length by category, overall last.
-
-    `max_model_len=None` stands for the length that the prompts need.
-    """
+    """Measure accept length by category; without `max_model_len` the context fits the prompts."""
     needed = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
     fitting = fit_length(config, max_model_len or needed, pair.target.config)
     engine = build_engine(pair, fitting, clock=time.perf_counter)
@@ -105,10 +99,9 @@ def measure_accept(
     prompts: Sequence[HeldOutPrompt],
     sampling: SamplingParams,
 ) -> tuple[list[AcceptRow], list[list[int]]]:
-    """Answer all prompts with a warm engine; prompt i uses the sampling seed + i.
+    """Return a row for each category, then the overall one, and the token ids of every answer.
 
-    Returns:
-        A row for each category, then the overall one; and the token ids of every answer.
+    The engine must be warm. Prompt i uses the sampling seed + i.
     """
     start, rows, given = engine.stats(), [], {}
     for category in CATEGORIES:

@@ -18,11 +18,7 @@ from serve.pair.program_cache import keep_compiled_programs
 
 
 def given_pair(flags: argparse.Namespace, *, vision: bool = False) -> LoadedPair:
-    """Load the pair that the flags name onto their devices; the embedded pair if they name none.
-
-    Args:
-        vision: See `load_pair`.
-    """
+    """Load the pair that the flags name (default: embedded); for `vision` see `load_pair`."""
     tokenizer = tokenizer_source(flags)
     model = target_directory(flags)
     if flags.model is None:

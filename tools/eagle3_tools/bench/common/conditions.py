@@ -18,9 +18,8 @@ PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "torch", "transforme
 class Conditions:
     """Conditions that a reader needs to judge or repeat a measurement.
 
-    Attributes:
-        pinned_core: The one core that everything ran on, or None if the process was not pinned.
-        load_average: One-minute load average before the start. Above 0.5 the figures are noise.
+    `pinned_core` is the one core that everything ran on, or None. `load_average` is that of the
+    minute before the start; above 0.5 the figures are noise.
     """
 
     date: str

@@ -30,10 +30,8 @@ from eagle3_jax.speculative.widths import Widths
 class EnginePrograms:
     """The programs of `Engine`, run one by one without its scheduler and page allocator.
 
-    Attributes:
-        target_leaves, draft_leaves: Arrays of the models, as programs take them.
-        pair: Static structure of the models.
-        state: The device state, which every program donates and replaces.
+    `target_leaves` and `draft_leaves` are the models' arrays as programs take them, `pair` is their
+    static structure. Every program donates `state` and replaces it.
     """
 
     def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> None:
@@ -49,11 +47,9 @@ class EnginePrograms:
     def compiled(
         self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None
     ) -> Callable[..., tuple[Any, ...]]:
-        """Compile the program of this kind for inputs of these shapes.
+        """Compile a program for inputs of these shapes; it donates the state.
 
-        Returns:
-            A function from (target_leaves, draft_leaves, state, *inputs) to (state, report,
-            logprobs). The state is donated.
+        It maps (target_leaves, draft_leaves, state, *inputs) to (state, report, logprobs).
         """
         shapes = shapes_of((self.target_leaves, self.draft_leaves, self.state, *inputs))
         return compile_program(kind, self.pair, *shapes, widths=widths)

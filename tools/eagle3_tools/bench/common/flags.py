@@ -35,12 +35,7 @@ def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
 def add_pair_flags(
     parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
 ) -> None:
-    """Add the flags of the measured pair (the embedded one by default) and of the record.
-
-    Args:
-        draft: Add --draft. Studies with speculation flags already have it.
-        load: Add the flags of loading.
-    """
+    """Add flags of the pair and the record, with `draft` --draft, with `load` those of loading."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
     if draft:
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
@@ -59,10 +54,7 @@ def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """Check the flags of the pair, counts, devices and method; raise ValueError for bad ones.
-
-    Sets `parallel` if the study has parallel flags.
-    """
+    """Check pair, counts, devices and method (ValueError); set `parallel` from parallel flags."""
     check_demo(flags)
     if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
         flags.parallel = read_parallel_options(flags)

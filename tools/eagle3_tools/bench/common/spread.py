@@ -11,10 +11,7 @@ Turn = TypeVar("Turn")
 
 @dataclass(frozen=True)
 class Spread:
-    """Statistics of `count` samples, in seconds unless stated otherwise.
-
-    `best` is the smallest sample, or the largest for rates.
-    """
+    """Statistics of samples, mostly seconds; `best` is the smallest, or the largest for rates."""
 
     median: float
     best: float

@@ -17,13 +17,9 @@ MAX_TOKENS = 160
 class AnswerSpeed:
     """Throughput of greedy answers to the same prompts with and without drafts, alternating.
 
-    Every spread is of rates: its best is the largest.
-
-    Attributes:
-        tokens_per_s, plain_tokens_per_s: Kept tokens of all answers over the seconds they took.
-        speedup: The first over the second, within a repetition.
-        kept_length: Tokens that a round adds to its answer: the EOS-corrected accept length of
-            docs/metrics.md. The raw one also counts drafts after an answer's end.
+    All spreads are of rates (best is the largest), in kept tokens per second; `speedup` is within a
+    repetition. `kept_length`, the tokens that a round adds to its answer, is the EOS-corrected
+    accept length of docs/metrics.md. The raw one also counts drafts after an answer's end.
     """
 
     prompts: int
@@ -49,10 +45,7 @@ class AnswerSpeed:
 
 
 class AnswerRun:
-    """All prompts through a warm engine, with as many in flight as it has slots.
-
-    `rates` has the tokens per second of every run.
-    """
+    """All prompts through a warm engine with all its slots; `rates` has tokens/s of every run."""
 
     def __init__(
         self, pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]]

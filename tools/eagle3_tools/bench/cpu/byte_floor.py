@@ -12,8 +12,7 @@ FLOAT32_BYTES = 4
 class ByteFloor:
     """The fewest bytes one step reads: each weight and each cached row once.
 
-    Attributes:
-        distinct_experts: Mean number of routed experts that a MoE layer reads.
+    `distinct_experts` is the mean number of routed experts that a MoE layer reads.
     """
 
     weight_bytes: int

@@ -32,12 +32,8 @@ CACHE_BYTES = 128 << 20
 class ContextResult:
     """Times of a round of one sequence of this length, in seconds.
 
-    All but `step` are of rounds with cold caches, as after a long attention.
-
-    Attributes:
-        step: Engine.step() in steady state.
-        host: CPU time of the Python thread in a step.
-        attention, rest: Time of the device's operations, from the profiler.
+    `step` is Engine.step() in steady state. The others have cold caches, as after a long attention:
+    `host` is CPU time of the Python thread, `attention` and `rest` are profiled device operations.
     """
 
     context: int
@@ -56,11 +52,7 @@ class LongEngine(Engine):
         self.warmup()
 
     def begin(self, length: int, seed: int) -> None:
-        """Start a sequence of random tokens whose prefix, up to its last page, is a prefix cache
-        hit.
-
-        The cached rows are zeros. Attention takes as long for them as for any others.
-        """
+        """Start a random sequence; all but its last page is found in the cache, as rows of zeros."""
         rng, config = random.Random(seed), self.config
         prompt = [rng.randrange(self._vocab_size) for _ in range(length)]
         request = Request("long", prompt, ENDLESS)

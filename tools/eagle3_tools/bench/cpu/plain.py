@@ -39,10 +39,8 @@ class Lengths:
 class StepTimes:
     """Times of the engine or of a peer.
 
-    Attributes:
-        step_s: One decode step of the batch, prefill excluded. Its best is the difference of the
-            best runs.
-        end_to_end_s: Prefill and all tokens of the long run.
+    `step_s` is a decode step of the batch, prefill excluded; its best is the difference of the best
+    runs. `end_to_end_s` is prefill and all tokens of the long run.
     """
 
     step_s: Spread
@@ -171,8 +169,7 @@ def _step_times(
 def step_spread(short: Sequence[float], long: Sequence[float], steps: int) -> Spread:
     """Return seconds per step from differences of long and short runs within a repetition.
 
-    The best is the difference of the best run of either length, because the smallest difference
-    would reward a slow short run.
+    The best comes from the best runs, because the best difference would reward a slow short run.
     """
     differences = [(b - a) / steps for a, b in zip(short, long, strict=True)]
     spread = Spread.of(differences)

@@ -18,11 +18,9 @@ CONTEXT = 512
 class RoundTimes:
     """Seconds of a round of the whole batch.
 
-    Attributes:
-        fused: The round's program alone.
-        engine: Engine.step() in steady state.
-        phases: Propose and verify as two alternating programs; None for plain decoding.
-        propose, verify: Each in its own chain, with its weights in cache; None for plain decoding.
+    `fused` is the round's program alone, `engine` is Engine.step() in steady state. `phases` is
+    propose and verify as two alternating programs; `propose` and `verify` are each in their own
+    chain, with weights in cache. The last three are None for plain decoding.
     """
 
     fused: Spread
@@ -41,12 +39,9 @@ class RoundTimes:
 class RoundResult:
     """Result of one k and batch size.
 
-    Attributes:
-        prediction_share: `phases` over the engine's round; 1 if the round adds nothing to its
-            phases.
-        warm_prediction_share: The same for propose + verify, each timed in its own chain.
-        break_even: Tokens a round must add to its answer to pay off: phases / decode.
-        answers: The resulting throughput.
+    `prediction_share` is `phases` over the engine's round: 1 if the round adds nothing to its
+    phases. `warm_prediction_share` is the same for propose + verify. `break_even` is the number of
+    tokens that a round must add to its answer to pay off: phases / decode.
     """
 
     num_speculative_tokens: int
@@ -142,8 +137,7 @@ def compare_rounds(
 ) -> list[RoundResult]:
     """Return a result for every k in `accept` with the batch `prompts`, all timed in turn.
 
-    Args:
-        to_answer: Prompts that are answered to their ends, as many at a time.
+    Prompts in `to_answer` are answered to their ends, as many at a time.
     """
     programs = {k: RoundPrograms(pair, k, prompts, rounds, to_answer) for k in (0, *accept)}
     for _ in range(1 + repetitions):

@@ -41,13 +41,9 @@ TOWER = VisionConfig(
 
 @dataclass(frozen=True)
 class TowerResult:
-    """Times of both towers for one image.
+    """Seconds of `layers` blocks with embedding and last norm for one image, ours and the peer's.
 
-    Attributes:
-        patches: Patches of the image.
-        ours, peer: Seconds of `layers` blocks with the embedding and the last norm.
-        flops: Floating-point operations of one such pass.
-        flops_per_s: Rate of a float32 product of 2048 x 2048, measured in the same run.
+    `flops` is the work of such a pass, `flops_per_s` the rate of a float32 product of 2048 x 2048.
     """
 
     patches: int

@@ -23,14 +23,7 @@ from eagle3_jax.models.kimi import KimiTarget
 
 
 class TransformersPeer:
-    """A peer with a target's weights.
-
-    Args:
-        compiled: Use the fastest documented setup, which needs a C++ compiler.
-
-    Raises:
-        ImportError: torch is not installed.
-    """
+    """A peer with the target's weights; `compiled` is the faster, which needs a C++ compiler."""
 
     def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
         require_transformers()

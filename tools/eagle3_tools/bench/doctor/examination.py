@@ -24,13 +24,7 @@ MEMORY_SHARE = 0.2
 
 @dataclass
 class Examined:
-    """All results so far.
-
-    Attributes:
-        kernels: The result of each call on each device.
-        tensor_parallel_size: Number of devices whose shapes the kernels were checked with.
-        complete: Whether all checks have run.
-    """
+    """Results so far. `kernels` has each call on each device, with the shapes of this TP size."""
 
     node: Node | None = None
     tensor_parallel_size: int | None = None
@@ -46,13 +40,9 @@ class Examined:
 
 @dataclass(frozen=True)
 class Examination:
-    """Settings of an examination.
+    """Checks of the model `served`, each limited to `limit_s` seconds; `work` runs a job.
 
-    Attributes:
-        served: The model whose kernels are checked.
-        xla_kernels: Operations that are not checked, and that rounds run without kernels.
-        limit_s: Time limit of each check in seconds.
-        work: Function that runs a job in its process.
+    Operations in `xla_kernels` are not checked, and rounds run without their kernels.
     """
 
     served: Served
@@ -61,7 +51,7 @@ class Examination:
     work: Work
 
     def run(self, examined: Examined) -> Iterator[Finding]:
-        """Run all checks, add each finding to `examined`, and yield it at once.
+        """Run all checks, add each finding to `examined` and yield it.
 
         Raises ValueError if JAX does not start or the model's files are unusable.
         """

@@ -10,14 +10,7 @@ BAD: tuple[Verdict, ...] = ("WRONG", "FAILED")
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check.
-
-    Attributes:
-        check: The kind of check.
-        subject: The part that was checked.
-        seen: The observation.
-        advice: Its consequence and the next step; empty if nothing is to be done.
-    """
+    """A result: what was checked, what was seen, and advice (empty if nothing is to be done)."""
 
     verdict: Verdict
     check: str

@@ -37,10 +37,7 @@ def load_pair(mesh: Mesh | None) -> tuple[Target, Eagle3Draft]:
 
 
 def heads_repeated(size: int) -> int:
-    """Return how often each head is repeated on `size` devices.
-
-    The output projection is divided by this number, so that attention computes the same function.
-    """
+    """Return how often heads are repeated; o_proj is divided by it to keep attention the same."""
     return max(1, size // HEADS)
 
 

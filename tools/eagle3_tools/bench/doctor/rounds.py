@@ -90,10 +90,7 @@ def check_rounds(
     work: Work,
     context_parts: int = 1,
 ) -> Iterator[Finding]:
-    """Check every tensor parallel size that the devices allow.
-
-    Sizes that `context_parts` > 1 divides are checked again with contexts split in that many parts.
-    """
+    """Check all tensor parallel sizes; those `context_parts` divides also with split contexts."""
     (expected,) = each([PlainOnCpu()], limit_s=limit_s, work=work)
     if isinstance(expected, Failure):
         yield Finding("FAILED", "round", "of the CPU", expected.reason, "nothing to compare with")

@@ -40,8 +40,8 @@ STEPS: tuple[dict[str, Any], ...] = (
     {"max_model_len": 10240},
     {"prefill_chunk": 512},
 )
-"""Sizes with different calls: few sequences; many, whose rounds have the largest tiles; long ones,
-whose attention is split; and a long chunk, which has an operation of its own.
+"""Sizes with different calls: few sequences; many, with the largest tiles; long ones, whose
+attention is split; and a long chunk, which has its own operation.
 """
 Models = tuple[Target, Eagle3Draft | None]
 
@@ -50,13 +50,11 @@ Models = tuple[Target, Eagle3Draft | None]
 class Served:
     """Job that traces rounds and prefills of a pair without weights.
 
-    Attributes:
-        target, draft: config.json files or their directories. Without a target: Kimi-K2.5 and its
-        draft at published widths, in every published format.
-        tensor_parallel_size: None for the largest that fits.
-        config: Engine configuration of the server, except for the sizes in STEPS.
-        every: Check operations in the shapes of every step. If false, each in the first step that
-            calls it, which an interpreter can do in minutes. None: true if there is a GPU.
+    `target` and `draft` are config.json files or their directories; without a target, Kimi-K2.5 and
+    its draft at published widths in every published format. `tensor_parallel_size=None` is the
+    largest that fits. `config` is the server's, except for the sizes in STEPS. `every` checks
+    operations in the shapes of every step; otherwise each in the first step that calls it, which an
+    interpreter can do in minutes. None: true if there is a GPU.
     """
 
     target: Path | None
@@ -68,9 +66,7 @@ class Served:
     def __call__(self) -> tuple[int, list[Call]]:
         """Return the tensor parallel size and the calls of one of its devices.
 
-        Raises:
-            ValueError: A file is unusable, or the pair does not divide over the devices.
-            OSError: A file cannot be read.
+        Raises ValueError or OSError if a file is unusable or the pair does not divide.
         """
         mesh, pairs = self._laid_out()
         every = jax.default_backend() != "cpu" if self.every is None else self.every

@@ -20,8 +20,7 @@ def router_scores(
 ) -> Float[Array, "moe_layers batch seq experts"]:
     """Return the biased scores by which each MoE layer chooses experts, at every position.
 
-    On a sharded target every device computes the same scores. `image_features` are those of
-    `eagle3_jax.forward`.
+    Every device of a sharded target computes the same. `image_features` are as in `forward`.
     """
     rows = None
     if image_features:

@@ -38,14 +38,10 @@ Features = Sequence[jax.Array]
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of two answers.
+    """The first difference of two answers, at `index`; a token is None if its answer had ended.
 
-    Attributes:
-        index: Index in the answer.
-        tokens: The token of each answer, None for an answer that had ended.
-        cause: The tie that explains the difference, or None for an error.
-        score_margin: Difference of the tokens' scores, noise included.
-        router_margin: The smallest router margin in the sequence.
+    `cause` is the tie that explains it, None for an error. `score_margin` is between the two
+    tokens, with noise; `router_margin` is the smallest in the sequence.
     """
 
     request_id: str
@@ -88,9 +84,7 @@ class Scorer:
     ) -> Difference | None:
         """Return the first difference of two answers, or None. The request needs a seed.
 
-        Args:
-            features: Features of the prompt's images (`encode_images`). Tokens outside images must
-                not be the placeholder.
+        `features` are those of the prompt's images; no other token may be the placeholder.
         """
         index = first_difference(first, second)
         if index is None:
@@ -199,8 +193,7 @@ def near_cut(scores: Floats, tokens: Sequence[int], sampling: SamplingParams) ->
     scores = scores - scores.max()
     if sampling.min_p > 0:
         cut = np.log(sampling.min_p)
-        # A candidate at this cut matters even if it is no token of the pair: it moves the mass of
-        # top-p.
+        # Any candidate at this cut matters, because it moves the mass of top-p.
         if np.any(np.abs(scores - cut) <= CUT_TOLERANCE):
             return True
         scores = np.where(scores >= cut, scores, -np.inf)
@@ -245,10 +238,7 @@ def _rank_is_unsure(scores: Floats, token: int, top_k: int) -> bool:
 
 
 def _mass_is_unsure(scores: Floats, shares: Floats, token: int, top_p: float) -> bool:
-    """Return whether the tolerance decides if `token` is kept.
-
-    A token is kept if the candidates that outrank it have less than the mass.
-    """
+    """Return whether the mass of better candidates is so near `top_p` that the token may be cut."""
     if not np.isfinite(scores[token]):
         return False
     least = shares[_better(scores, token, CUT_TOLERANCE)].sum() - CUT_TOLERANCE

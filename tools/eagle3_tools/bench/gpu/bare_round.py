@@ -20,13 +20,7 @@ ROUNDS = 32
 
 @dataclass(frozen=True)
 class BareRound:
-    """Time and launches of a round.
-
-    Attributes:
-        us: Microseconds of a round of the batch, dispatched back to back.
-        kernels: Kernels of a round; 0 on a CPU.
-        launched: Launches of `rounds` rounds.
-    """
+    """Microseconds and kernels of a round, dispatched back to back; launches of `rounds` rounds."""
 
     batch: int
     rounds: int

@@ -20,14 +20,10 @@ UNNAMED = "of no program"
 
 @dataclass(frozen=True)
 class Launched:
-    """Launches of some work. `kernels` and `copies` are empty on a CPU.
+    """Programs run, the JAX functions that `called` them, and kernels by program.
 
-    Attributes:
-        programs: Runs of compiled programs.
-        called: Names of the JAX functions that started them.
-        kernels: Kernels on the device, by program.
-        copies: Copies from, to or on the device that belong to no program.
-        busy_us: Time of all device events.
+    `copies` counts copies outside of programs, `busy_us` is the time of all device events. Kernels
+    and copies are empty on a CPU.
     """
 
     programs: int

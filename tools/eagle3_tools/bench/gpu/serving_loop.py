@@ -12,12 +12,7 @@ from serve.pair.loading import LoadedPair
 
 @dataclass(frozen=True)
 class ServingLoop:
-    """Results of a serving loop.
-
-    Attributes:
-        answers: Token ids of each request, in order.
-        tokens_per_s: Throughput of all requests after warmup.
-    """
+    """Token ids of each request in order, and throughput of all after warmup."""
 
     device: str
     answers: list[list[int]]

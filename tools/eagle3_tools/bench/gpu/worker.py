@@ -26,15 +26,7 @@ PAGE_SIZE = 16
 
 @dataclass(frozen=True)
 class Work:
-    """A job.
-
-    Attributes:
-        part: "round" or "loop".
-        k: Draft tokens per round.
-        batch: Sequences at a time.
-        prompts: Prompts of each category.
-        crash: End the process instead of returning a result, as a rehearsal.
-    """
+    """A job: `part` is "round" or "loop", `prompts` are per category; `crash` rehearses a crash."""
 
     part: str
     k: int
@@ -51,11 +43,7 @@ class Work:
 
 
 def use_full_precision(*, dry_run: bool) -> None:
-    """Set the environment of processes started from now on; use the CPU in a dry run.
-
-    Float32 products are computed in float32, as on the CPU they are compared with, and no GPU
-    memory is preallocated.
-    """
+    """Set the environment of new processes: exact float32 products, no memory preallocation."""
     if dry_run:
         os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
@@ -65,8 +53,7 @@ def use_full_precision(*, dry_run: bool) -> None:
 def work(job: Work) -> Any:
     """Measure the embedded pair; return a BareRound or ServingLoop in a `Last`.
 
-    `Last` ends the process, so that each part has its own. Raises RuntimeError without a GPU,
-    unless it is a dry run.
+    `Last` gives each part its own process. Raises RuntimeError without a GPU except in a dry run.
     """
     if jax.default_backend() == "cpu" and not job.dry_run:
         raise RuntimeError(NO_GPU)

@@ -42,10 +42,7 @@ class Address:
 
 @dataclass
 class Response:
-    """Status and headers of a response. Read the body once, with `lines` or `read`.
-
-    `begun` is the time.perf_counter() at which the request was sent.
-    """
+    """Status and headers of a response to a request sent at `begun`; read the body once."""
 
     begun: float
     status: int
@@ -111,10 +108,9 @@ async def request(address: Address, method: str, path: str, body: Any = None) ->
 async def exchange(
     address: Address, method: str, path: str, body: Any = None
 ) -> AsyncIterator[Response]:
-    """Send `body` as JSON with the key of OPENAI_API_KEY, and yield the response.
+    """Send `body` as JSON with the key of OPENAI_API_KEY; the connection closes with the context.
 
-    The connection closes with the context. Raises OSError if sending fails or the answer is not
-    HTTP.
+    Raises OSError if sending fails or the answer is not HTTP.
     """
     host = f"[{address.host}]" if ":" in address.host else address.host
     sent, key = b"" if body is None else json.dumps(body).encode(), os.environ.get("OPENAI_API_KEY")

@@ -1,10 +1,8 @@
 """Draw the lengths of random prompts and answers as InferenceX, vLLM or SGLang do.
 
-The flag `--random-range-ratio` differs between them. InferenceX and SGLang draw from ratio * length
-to length, vLLM from length * (1 - ratio) to length * (1 + ratio).
-
-Sources: InferenceX utils/bench_serving/benchmark_serving.py (843c6254), SGLang 0.5.23
-benchmark/datasets/common.py, vLLM 0.33.0 benchmarks/datasets.py.
+`--random-range-ratio` differs: InferenceX and SGLang draw from ratio * length to length, vLLM from
+(1 - ratio) * length to (1 + ratio) * length. Sources: InferenceX benchmark_serving.py (843c6254) in
+utils/bench_serving, SGLang 0.5.23 benchmark/datasets/common.py, vLLM 0.33.0 benchmarks/datasets.py.
 """
 
 import math

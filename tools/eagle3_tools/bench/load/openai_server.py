@@ -16,14 +16,11 @@ SYNTHETIC = "synthetic_acceptance_length"
 
 @dataclass
 class Outcome:
-    """Result of a request. Times are in seconds.
+    """Result of a request, times in seconds.
 
-    Attributes:
-        ttft: Time to the first event with a token.
-        gaps: Times between such events, each of which may carry several tokens.
-        latency: Time to the last of them.
-        prompt_tokens, completion_tokens: The server's counts, or None.
-        synthetic: The server's synthetic accept length, if it has one.
+    `ttft` is the time to the first event with a token, `gaps` are between such events (an event may
+    carry several tokens), `latency` is to the last one. Token counts are the server's, or None.
+    `synthetic` is the server's synthetic accept length, if any.
     """
 
     ttft: float = 0.0

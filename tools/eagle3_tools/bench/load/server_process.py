@@ -19,18 +19,9 @@ READY_TIMEOUT_S = 1800.0
 def serving(
     flags: Sequence[str], log: str | Path = os.devnull, timeout_s: float = READY_TIMEOUT_S
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start a server with these flags on a free port, wait until it is ready, and stop it at exit.
+    """Run a server with these flags on a free port, and yield the process and its URL once ready.
 
-    The server may use the cores that the caller may use now.
-
-    Args:
-        log: File for the server's standard error.
-
-    Yields:
-        The process and its URL.
-
-    Raises:
-        OSError: The server ended or was not ready in time.
+    It uses the caller's cores and logs to `log`. Raises OSError if it ends or is not ready in time.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

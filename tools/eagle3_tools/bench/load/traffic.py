@@ -13,12 +13,9 @@ from eagle3_tools.bench.load.prompts import Prompt
 
 @dataclass(frozen=True)
 class Traffic:
-    """Outcomes of the requests in their order.
+    """Outcomes in request order, `started` in seconds since 1970, `duration` in seconds.
 
-    Attributes:
-        started: Start in seconds since 1970.
-        duration: Seconds from the start to the last outcome.
-        late: Seconds by which each request's task began after its arrival time.
+    `late` has the seconds by which each request's task began after its arrival time.
     """
 
     outcomes: list[Outcome]
@@ -44,10 +41,8 @@ async def send(
 ) -> Traffic:
     """Send every prompt, at most `concurrency` at a time.
 
-    The times of a request begin when it is sent, not while it waits for others to finish.
-
-    Args:
-        rate: Requests per second of a Poisson process; inf: all arrive at once.
+    `rate` is in requests per second of a Poisson process; inf: all arrive at once. A request's
+    times begin when it is sent, not while it waits for others to finish.
     """
     gate = asyncio.Semaphore(concurrency)
     moments = arrival_times(len(prompts), rate, seed)

@@ -235,9 +235,7 @@ def verdict(results: Sequence[RoundResult]) -> str:
 def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainResult]:
     """Compare plain decoding of the random model with `peers` of PEERS.
 
-    Raises:
-        ImportError: torch is not installed.
-        OSError: The compiled peer is selected and there is no C++ compiler.
+    Raises ImportError without torch, OSError without a C++ compiler for the compiled peer.
     """
     if COMPILED in peers:
         need_compiler()

@@ -1,9 +1,8 @@
 """Check that outputs are equal over k, batch size, preemption and repeated runs.
 
 All prompts run under all sampling settings, through one engine for each case. Outside exact mode
-every answer is compared with plain decoding of one sequence at a time, and a difference must be a
-tie (`equality/ties.py`). In exact mode speculative and plain answers of one bucket and k must be
-equal.
+every answer is compared with plain decoding of one sequence at a time, and differences must be ties
+(`equality/ties.py`). In exact mode speculative and plain answers of one bucket and k are equal.
 """
 
 import argparse
@@ -138,10 +137,7 @@ def check_equal(
     on_case: Callable[[CaseResult], None] = lambda _: None,
     context_parts: int = 1,
 ) -> EqualResult:
-    """Run the plan and compare. `on_case` is called after each case.
-
-    `context_parts` is the decode context parallel size.
-    """
+    """Run the plan with contexts split in `context_parts`; call `on_case` after each case."""
     runner = _Runner(pair, prompts, max_tokens, context_parts)
     cases: list[CaseResult] = []
     for group in plan:

@@ -19,10 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Write the page and print the tables of `eagle3-bench sweep`.
-
-    Raises ImportError without the extra `plot`.
-    """
+    """Write the page and print the sweep's tables; raise ImportError without the extra `plot`."""
     from eagle3_tools.bench.sweep.report import read_results, write_report
 
     results = read_results(flags.results)

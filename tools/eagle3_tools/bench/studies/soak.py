@@ -42,10 +42,9 @@ GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 class SoakRecord:
     """Outcomes by kind, gauges after the last request, memory in MiB.
 
-    Attributes:
-        open_files: Open files of the server, idle after its first requests and at the end.
-        tiers: Usage at the end and prompt tokens loaded from the host tier and, with a directory,
-            the disk tier. None may be 0.
+    `open_files` are the server's, idle after its first requests and at the end. `tiers` has usage
+    at the end and tokens loaded from the host tier and, with a directory, the disk tier; none may
+    be 0.
     """
 
     seconds: float

@@ -129,10 +129,7 @@ def _add_result(group: Any) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Run the sweep; return 0, 1 if a request failed, 130 after Ctrl-C.
-
-    Each result is in its file as soon as its run ends.
-    """
+    """Run the sweep, a file for each run; return 0, 1 if a request failed, 130 after Ctrl-C."""
     plan = read_plan(flags)
     into = Path(flags.output)
     into.mkdir(parents=True, exist_ok=True)

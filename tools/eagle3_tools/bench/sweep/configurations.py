@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from eagle3_tools.bench.sweep.plan import SLACK_TOKENS, SweepPlan
 
 GOLDEN = {1: 1.83, 2: 2.43, 3: 2.88, 4: 3.24, 5: 3.46, 6: 3.62, 7: 3.71, 8: 3.77}
-"""Accept length by k that InferenceX measured for Kimi-K2.5 with EAGLE-3 on real tasks.
+"""Accept lengths by k at which throughput is compared: InferenceX's for Kimi-K2.5 with EAGLE-3.
 
-Source: golden_al_distribution/kimik2.5_eagle3.yaml at 843c6254, thinking on. Throughput is compared
-at these accept lengths.
+Measured on real tasks, thinking on (golden_al_distribution/kimik2.5_eagle3.yaml at 843c6254).
 """
 NAME = re.compile(r"plain|(k|golden)([1-8])")
 
@@ -41,10 +40,7 @@ class Configuration:
     def server_flags(
         self, plan: SweepPlan, model: str | None, draft: str | None, rest: Sequence[str]
     ) -> list[str]:
-        """Return the eagle3-serve command line for the plan; without `model`, the embedded pair's.
-
-        `rest` comes last, so that its flags win.
-        """
+        """Return the flags of eagle3-serve for the plan (no model: embedded pair); `rest` wins."""
         keys: dict[str, object] = {"num_speculative_tokens": self.k}
         if draft and self.k:
             keys["model"] = draft

@@ -83,9 +83,7 @@ async def find_subject(
 ) -> Subject:
     """Query a running server for its model, tokenizer and version.
 
-    Raises:
-        OSError: The server does not answer.
-        ValueError: Its tokenizer is not available here.
+    Raises OSError if it does not answer, ValueError if its tokenizer is not available here.
     """
     address = Address.of(url)
     card = await first_model(address)

@@ -1,7 +1,7 @@
-"""Write one run in the JSON format of `benchmark_serving.py --save-result`.
+"""Write one run as `benchmark_serving.py --save-result` does, for InferenceX.
 
-InferenceX's utils/process_result.py reads this format. Acceptance has the names of `vllm bench
-serve`; everything else is under the key `eagle3`.
+Its utils/process_result.py reads the file. Acceptance has the names of `vllm bench serve`;
+everything else is under the key `eagle3`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,13 +46,10 @@ def result_json(
     found: Conditions,
     percentiles: Sequence[float],
 ) -> dict[str, Any]:
-    """Build the result of a run.
+    """Build the result; `encode` counts tokens for diversity, and if usage is missing.
 
     Top-level keys that end with `ms` or contain `tpot` must be latencies, because InferenceX's
     reader treats each of them as a time.
-
-    Args:
-        encode: Text to token ids, for diversity, and for token counts if usage is missing.
     """
     answers = [(p, o) for p, o in zip(prompts, traffic.outcomes, strict=True) if not o.error]
     lens = [0 if o.error else _tokens(o, encode) for o in traffic.outcomes]
@@ -91,10 +88,7 @@ def result_json(
 
 
 def _tokens(outcome: Outcome, encode: Encode) -> int:
-    """Return the server's token count, or that of the text if the server reports none.
-
-    The number of events is no substitute: one event may carry several tokens.
-    """
+    """Return the server's token count, else that of the text; an event may carry several tokens."""
     if outcome.completion_tokens is None:
         return len(encode(outcome.text))
     return outcome.completion_tokens
@@ -105,7 +99,7 @@ def _latencies(
 ) -> dict[str, float]:
     """Compute latencies in milliseconds by the formulas of benchmark_serving.py.
 
-    TPOT is per request and excludes the first token; ITL is between events.
+    TPOT is per request without the first token; ITL is between events.
     """
     answered = [(o, n) for o, n in zip(outcomes, lens, strict=True) if not o.error]
     samples = {

@@ -13,14 +13,10 @@ TIMES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, length and concurrency.
+    """One configuration, length and concurrency; times are medians over the seeds.
 
-    Attributes:
-        output_tput_per_gpu: Answer tokens per second and GPU.
-        tput_per_gpu: Prompt and answer tokens per second and GPU.
-        ttft_ms, tpot_ms, e2el_ms: Medians over the seeds.
-        accept_length, per_position: Means over the seeds; None without drafts.
-        distinct_bigrams: Mean over the seeds; None under synthetic acceptance.
+    Throughputs are tokens/s per GPU, of answers (`output_tput_per_gpu`) or prompts and answers.
+    Acceptance and diversity are means, None without drafts or with synthetic acceptance.
     """
 
     configuration: str
