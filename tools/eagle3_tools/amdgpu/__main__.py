@@ -1,5 +1,4 @@
-"""python -m eagle3_tools.amdgpu: compile operations for MI355X and MI325X, emulate them on this
-CPU.
+"""python -m eagle3_tools.amdgpu: emulate operations compiled for MI355X and MI325X on this CPU.
 
 Needs the extra `rocm-check`, gcc and binutils; no GPU and no ROCm. The exit status is 1 if a kernel
 does something invalid or computes a wrong result.

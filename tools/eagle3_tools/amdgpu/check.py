@@ -26,14 +26,10 @@ POISON = (0x7FC1_2345, 0xA5A5_5A5B)
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a check.
+    """Result of a check, without `problems` if it passed.
 
-    Attributes:
-        problems: Empty if the check passed.
-        launches: Kernels in order, with their counts.
-        there: Names of all instructions in their code.
-        reference, interpreted: Error against each computation.
-        unsettled: XLA's kernels that reach a barrier with local memory accesses in flight.
+    `launches` are kernels in order with their counts; `there` has all instruction names in their
+    code. `unsettled` has XLA's kernels that reach a barrier with local memory accesses in flight.
     """
 
     case: str

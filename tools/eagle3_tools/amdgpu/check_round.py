@@ -27,8 +27,8 @@ from eagle3_tools.amdgpu.rounds.round_state import state_errors
 from eagle3_tools.amdgpu.rounds.small_pair import small_pair
 
 STATE_TOLERANCE = {"bf16": 2.5e-2, "mxfp4": 8e-2}
-"""Several roundings to bfloat16 (2^-8) in a row, because XLA fuses differently for the GPU; rows in
-MXFP4 and FP8 then round to the next code. Swapped heads or experts give 4e-2 and more.
+"""Several roundings to bfloat16 (2^-8), because XLA fuses differently for the GPU; MXFP4 and FP8
+rows then take the next code. Swapped heads or experts give 4e-2 and more.
 """
 
 
@@ -63,10 +63,7 @@ def round_name(format: str, rounds: int) -> str:
 
 
 def check_round(job: tuple[str, str, int]) -> Checked:
-    """Check that tokens and accept counts equal the CPU engine's, or differ by ties.
-
-    `job` is (format of the pair, GPU, rounds).
-    """
+    """Compare tokens and accept counts with the CPU engine's; `job` is (format, GPU, rounds)."""
     format, arch, rounds = job
     name, begin = round_name(format, rounds), time.monotonic()
     pair, counted = small_pair(format), Counted()

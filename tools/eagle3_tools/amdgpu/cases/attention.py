@@ -60,10 +60,9 @@ def _latent() -> list[EmulatedCase]:
 
 
 def _shares() -> list[EmulatedCase]:
-    """Return partial attention with the heads of three devices, and the merge of eight parts.
+    """Return partial attention of three devices: split again, with two row tiles, in float8.
 
-    The contexts are: split again, not split with two row tiles, and in float8. The merge has two
-    heads and a row tile that is not full.
+    The last case merges eight parts of two heads, with a row tile that is not full.
     """
     cases = []
     for like, heads, paged in (
@@ -112,7 +111,7 @@ def _grouped_shares() -> list[EmulatedCase]:
 
 
 def _prefill() -> list[EmulatedCase]:
-    """Return prefill chunks of three and five row tiles, the last not full, after a prefix.
+    """Return prefill chunks of three and five row tiles after a prefix; the last is not full.
 
     One more is at a part of its context, of which the first rows see nothing.
     """

@@ -51,10 +51,7 @@ class EmulatedCase:
         vary: Callable[..., tuple[Any, ...]] = lambda *arguments: arguments,
         **fields: Any,
     ) -> "EmulatedCase":
-        """Give a small `case` the tiles and the name of `like`.
-
-        `vary` maps the example's arguments to those used.
-        """
+        """Give a small `case` the tiles and name of `like`; `vary` changes its example."""
         made = replace(
             case,
             shape=f"small {like.shape}",

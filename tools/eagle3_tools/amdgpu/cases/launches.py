@@ -17,12 +17,9 @@ MOVES = ("masked_load", "masked_swap")
 
 @dataclass(frozen=True)
 class Launch:
-    """The launch of a Pallas kernel.
+    """A Pallas kernel's launch: a grid of programs, each a workgroup of `warps` waves.
 
-    Attributes:
-        grid: Programs; each is a workgroup of `warps` waves.
-        products: Operand shapes of its matrix products.
-        moves: Shapes and dtypes of its loads and stores.
+    `products` has operand shapes of matrix products, `moves` shapes and dtypes of loads and stores.
     """
 
     name: str

@@ -1,7 +1,6 @@
-"""Small cases of dense products.
+"""Small cases of dense products, with few and many rows.
 
-They have three steps (or two per part), a last bfloat16 step that is not full, columns that fill no
-tile, and few or many rows.
+They have three steps or two per part, partial column tiles, and a partial last bfloat16 step.
 """
 
 from dataclasses import replace
@@ -80,9 +79,7 @@ def _gated() -> list[EmulatedCase]:
 
 
 def _four_bit() -> list[EmulatedCase]:
-    """Return 4-bit products on the experts' kernels, which `all_cases` lacks; widths of Kimi at
-    TP8.
-    """
+    """Return 4-bit products with Kimi's widths at TP8, which `all_cases` lacks."""
     return [
         EmulatedCase.small(
             _four_bit_case(operation, 768, 72, format, 5),

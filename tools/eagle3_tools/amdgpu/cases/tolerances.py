@@ -41,8 +41,5 @@ _OF_EXPERTS = {
 
 
 def of_experts(format: QuantFormat | None) -> Tolerance:
-    """Return the tolerance of two products with quantised activations between them.
-
-    `test_rounding.py` shows that `why` explains the whole error.
-    """
+    """Return the tolerance of two products with quantised activations (see `test_rounding.py`)."""
     return _OF_EXPERTS["none" if format is None else format.activations]

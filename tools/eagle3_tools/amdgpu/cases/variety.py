@@ -35,10 +35,7 @@ def unlike_rows(pool: Array, seed: int) -> Array:
 
 
 def unlike_contexts(paged: PagedKV, *lengths: int) -> PagedKV:
-    """Give each sequence its own context length, and put NaN in every slot that no query sees.
-
-    If pools have scales, that of values is doubled.
-    """
+    """Give each sequence its own context length, NaN in unseen slots, and other value scales."""
     slots = paged.page_table.shape[1] * paged.page_size
     behind = slots - jnp.asarray(lengths, jnp.int32)[:, None]
     scales = (scale if scale is None else scale * (1 + n) for n, scale in enumerate(paged.scales))

@@ -51,11 +51,8 @@ def launch(
 ) -> LaunchCounts:
     """Run a kernel on memory; raise Fault if it does something invalid.
 
-    Args:
-        arguments: Addresses or numbers, 8 bytes each.
-        grid: Workgroups in x, y, z.
-        groups: Run only these workgroups.
-        poison: Initial contents of registers and local memory.
+    `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups; `groups` selects
+    some. `poison` fills registers and local memory at the start.
     """
     if kernel.scratch_bytes:
         raise Fault(f"{kernel.name} needs {kernel.scratch_bytes} bytes of scratch memory a lane")

@@ -32,9 +32,7 @@ class LocalMemory:
     def load(
         self, place: np.ndarray, size: int, count: int, group: np.ndarray, wave: np.ndarray
     ) -> np.ndarray:
-        """Load `count` elements of `size` bytes from each place [n] of its group: uint32 [count,
-        n].
-        """
+        """Load `count` elements of `size` bytes from each place [n]: uint32 [count, n]."""
         start = self._start(place, size * count, group)
         me = self._epoch[group] * 64 + wave
         for granule in self._granules(start, size * count):

@@ -30,10 +30,9 @@ def to_bfloat16(x: Any) -> Any:
 
 
 def to_float8(x: Any, arch: str, kind: str, saturates: bool) -> Any:
-    """Round float32 to float8 and return the bits in uint32.
+    """Round float32 to float8; return the bits in uint32.
 
-    With `saturates` (FP16_OVFL in MODE) too large numbers become the largest one; otherwise NaN
-    (e4m3) or infinity.
+    On overflow the result is the largest number with `saturates` (FP16_OVFL), else NaN or infinity.
     """
     form = _FLOAT8[arch, kind]
     x = np.asarray(x, F32)

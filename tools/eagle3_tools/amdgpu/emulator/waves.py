@@ -27,9 +27,8 @@ Write = Callable[["Waves", Any], None]
 class Waves:
     """Registers, flags and memories of `count` waves of several workgroups.
 
-    Attributes:
-        group, number: [count], the workgroup in the batch and the wave in it.
-        identity: [count], the workgroup in the launch.
+    `group` and `number` [count] are the workgroup in the batch and the wave in it, `identity`
+    [count] is the workgroup in the launch.
     """
 
     def __init__(

@@ -17,12 +17,9 @@ from eagle3_tools.aot.compile import compile_for
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program for one GPU.
+    """A program for one GPU; `hlo` is XLA's optimised module as text.
 
-    Attributes:
-        hlo: XLA's optimised module, as text.
-        arguments: Number of leaves that the function takes.
-        kept: Indices of the leaves that remain after jit prunes unused ones.
+    The function takes `arguments` leaves. `kept` are the indices of those that jit does not prune.
     """
 
     arch: str

@@ -37,14 +37,10 @@ class Thunk:
 
 @dataclass(frozen=True)
 class KernelLaunch(Thunk):
-    """A launch of `kernel` from the code object `code`.
+    """A launch of `kernel` from the code object `code`, with the addresses of `arguments`.
 
-    Attributes:
-        arguments: Slices whose addresses it gets, in order.
-        written: Whether it writes each argument.
-        zeroed: Indices of arguments that are filled with zeros before.
-        grid, threads: Workgroups, and threads of each.
-        dynamic_lds: Bytes of local memory beyond those in the code object.
+    `written` tells which arguments it writes; those at `zeroed` are filled with zeros before.
+    `dynamic_lds` is in bytes, beyond the local memory in the code object.
     """
 
     kernel: str

@@ -60,10 +60,7 @@ class ProgramMemory(GlobalMemory):
             raise Fault(f"a store to {name}, which it must only read")
 
     def _place(self, where: Slice, name: str) -> tuple[int, int, str]:
-        """Return the slice extended to whole words.
-
-        XLA swaps the whole word that contains a 1- or 2-byte element.
-        """
+        """Return the slice in whole words: XLA swaps the word that contains a smaller element."""
         start = self._inside(self.address(where), where.size)
         end = -(-(start + where.size) // 4) * 4
         padding = self.writers[start + where.size : end]

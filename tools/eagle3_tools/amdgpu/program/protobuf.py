@@ -1,7 +1,6 @@
 """Read protocol buffers by field number, without their schema.
 
-Source: "Encoding" of the Protocol Buffers documentation. XLA's .proto files define the numbers,
-which never change.
+Source: "Encoding" in the Protocol Buffers documentation; XLA's .proto files define the numbers.
 """
 
 from collections import defaultdict

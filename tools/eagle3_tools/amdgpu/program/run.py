@@ -1,7 +1,6 @@
 """Execute a whole compiled program as a machine with a GPU would, with emulated launches.
 
-Buffers, slices and the order of steps come from the serialised executable that such a machine would
-load.
+Buffers, slices and the order of steps come from the executable that such a machine would load.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,15 +46,12 @@ def run_program(
     partly_written: frozenset[int] = frozenset(),
     allow_unwritten: bool = False,
 ) -> ProgramRun:
-    """Run a program and return its results; all bytes except those of arguments start unwritten.
+    """Run a program and return its results; all bytes except arguments start unwritten.
 
-    Args:
-        arguments: All leaves that the function was compiled for, including pruned ones. They are
-            not modified, even if donated.
-        poison: See `launch`.
-        launcher: Replaces the emulator.
-        partly_written: Indices of results that may have unwritten bytes.
-        allow_unwritten: Kernels may load unwritten bytes, which are poison.
+    `arguments` are all leaves that the function was compiled for, pruned ones too; they are never
+    modified. For `poison` see `launch`; `launcher` replaces the emulator. Results at
+    `partly_written` may have unwritten bytes. With `allow_unwritten` kernels may load unwritten
+    bytes (poison).
 
     Raises:
         ValueError: Arguments have a wrong number, shape or dtype.

@@ -91,9 +91,7 @@ class Runtime:
                 raise TypeError(f"expected a step of a program, got {thunk}")
 
     def _launch(self, thunk: KernelLaunch, begins: bool) -> None:
-        """Launch a kernel. `begins` marks its instruction's first step, whose results are
-        unwritten.
-        """
+        """Launch; the results of the first step of an instruction (`begins`) are unwritten."""
         named = [
             (where, f"argument {k} of {thunk.kernel}") for k, where in enumerate(thunk.arguments)
         ]

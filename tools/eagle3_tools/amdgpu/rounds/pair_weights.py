@@ -31,18 +31,16 @@ HEAD_GAIN = 0.1
 ROUTER_GAIN = 0.03
 NOISE = 0.4
 GAINS = {"gate_proj": 1.0, "up_proj": 1.0, "gate": 0.1}
-"""Noise scales of some matrices, beyond those that keep their input's scale. With less, a gated
-product would be almost zero; with more, a router would have near ties.
+"""Noise scales of some matrices, beyond those that keep their input's scale. With less a gated
+product vanishes; with more a router has near ties.
 """
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Code vectors, orthogonal with values of about 1, and the embedding.
+    """Code vectors, orthogonal with values of about 1, and the embedding [vocab, hidden].
 
-    Attributes:
-        last, found: [vocab / 16, half] and [16, half].
-        embedding: [vocab, hidden]. The first half of a token is the sum of one vector of each.
+    `last` is [vocab / 16, half], `found` is [16, half]; the first half of a token sums one of each.
     """
 
     last: np.ndarray

@@ -28,10 +28,9 @@ Kind = Literal["equal", "tie", "different"]
 class Transcript:
     """Outputs of an engine's programs; requests are rows in their order.
 
-    Attributes:
-        first: int32 [requests], the tokens sampled by prefills.
-        reports: int32 [rounds, requests, k+3]: k+1 tokens, number committed, drafts verified.
-        held: States before each round, and one after the last with that round's slots and table.
+    `first` is int32 [requests]: tokens sampled by prefills. `reports` is int32 [rounds, requests,
+    k+3]: k+1 tokens, number committed, drafts verified. `held` has the states before each round and
+    one after the last with that round's slots and table.
     """
 
     first: np.ndarray

@@ -96,8 +96,7 @@ class SmallPair:
 def small_pair(format: str = "bf16") -> SmallPair:
     """Make the pair in one of FORMATS; raise ValueError for another.
 
-    In `mxfp4` the target's feed-forward blocks have MXFP4 weights and rows, and the draft's layer
-    is FP8 per token and channel.
+    In `mxfp4` the target's feed-forward is MXFP4, rows too; the draft is FP8 per token and channel.
     """
     if format not in FORMATS:
         raise ValueError(f"expected one of {', '.join(FORMATS)}; got {format!r}")

@@ -26,8 +26,8 @@ NO_EFFECT = {
     *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_icache_inv", "s_dcache_inv"),
     *("buffer_inv", "buffer_wbl2", "s_barrier", "s_endpgm"),
 }
-"""Instructions for timing and caches, which the emulator lacks, and those that the machine handles.
-`waits` proves that the waits are sufficient.
+"""Instructions for timing and caches, which the emulator lacks, or handled by the machine. `waits`
+proves that the waits are sufficient.
 """
 SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_cndmask_b32": carries.select,

@@ -106,10 +106,7 @@ def packed(instruction: Instruction, function: Callable[..., Any]) -> Callable[[
 
 
 def packed_16(instruction: Instruction, function: Callable[..., Any]) -> Callable[[Waves], None]:
-    """Translate v_pk_*_u16: an operation on each half.
-
-    op_sel chooses the half of each source for the lower result, op_sel_hi for the upper.
-    """
+    """Translate v_pk_*_u16; op_sel and op_sel_hi choose source halves for low and high results."""
     fields, reads = instruction.fields, [words(o) for o in instruction.sources]
     if fields.get("clmp"):
         raise Fault(f"clamping of {instruction.name}")

@@ -1,7 +1,7 @@
 """Conversions of the vector unit, the steps of a division, and multiply-accumulate.
 
-Source: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions". The scale of `scalef32` is the
-exponent of a float32.
+Source: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions". `scalef32` uses a float32's
+exponent.
 """
 
 from collections.abc import Callable
@@ -84,9 +84,7 @@ def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def divide_scale(instruction: Instruction) -> Callable[[Waves], None]:
-    """Translate v_div_scale_f32: scale a numerator or denominator so that a division keeps all
-    bits.
-    """
+    """Translate v_div_scale_f32, which scales an operand so that a division keeps all bits."""
     reads = [source(o) for o in instruction.sources]
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
 

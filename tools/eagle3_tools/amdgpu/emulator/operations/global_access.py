@@ -93,8 +93,7 @@ def _store(i: Instruction, addresses: Address, size: int, count: int, shift: int
 
 
 def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
-    """Translate global_atomic_cmpswap, lane after lane, so that each sees the previous one's
-    result.
+    """Translate global_atomic_cmpswap, lane after lane, so that each sees the previous result.
 
     The first of the two data words replaces the memory word if that equals the second.
     """

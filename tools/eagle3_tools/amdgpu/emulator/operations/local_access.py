@@ -82,7 +82,7 @@ def _store(i: Instruction, parts: list[tuple[str, int]], size: int, count: int, 
 
 
 def _transposing_load(i: Instruction, bits: int) -> Callable[[Waves], None]:
-    """Translate a load in which 16 lanes read 16 rows of 8 bytes and get columns of blocks.
+    """Translate a load of 16 rows of 8 bytes by 16 lanes, which get columns of blocks.
 
     A block has as many rows as a register pair has elements.
     """

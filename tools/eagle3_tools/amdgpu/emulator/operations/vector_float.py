@@ -1,8 +1,7 @@
 """Float32 operations of the vector unit.
 
-Sources are float32 of shapes that broadcast, unless stated otherwise. Source: CDNA3 and CDNA4 ISA,
-chapter "Vector ALU Instructions". Transcendental functions are exact here; hardware may err by 1
-ulp.
+Sources are float32 of shapes that broadcast, unless stated otherwise. Transcendental functions are
+exact here; hardware may err by 1 ulp. Source: CDNA3, CDNA4 ISA, "Vector ALU Instructions".
 """
 
 from collections.abc import Callable

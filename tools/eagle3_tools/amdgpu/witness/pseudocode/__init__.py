@@ -39,25 +39,20 @@ def evaluate(mnemonic: str, state: Mapping[str, Any]) -> dict[str, Any]:
     - SIMM16, SIMM32: other immediates and literals. PC for branches.
     - SCC, VCC, EXEC: 1, 64 and 64 bits; EXECZ and VCCZ if a branch reads them.
     - laneId, OPSEL, INST.OMOD, INST.ABS, INST.NEG: default 0. WAVE_MODE.IEEE: default 1.
-    - FP_DENORM: MODE's two bits for f32, default 3. Bit 1 keeps a source's denormals, 2 a result's;
-      others are flushed to a zero of the same sign.
+    - FP_DENORM: MODE's two bits for f32, default 3. The value 1 keeps a source's denormals, 2 a
+      result's; others are flushed to a zero of the same sign.
     - VGPR: {(lane, register): 32 bits}. In opcodes that cross lanes, SRC0, VDST, ADDR and DATA0 are
       then register numbers.
     - MEM: {address: byte}. `address` is the result of CalcGlobalAddr and the like. ADDR is an LDS
-      address, including the instruction's offset if the text does not add it. OFFSET, OFFSET0,
-      OFFSET1, DATA, DATA2, VDATA are named as in the texts.
+      address, with the instruction's offset if the text does not add it. OFFSET, OFFSET0, OFFSET1,
+      DATA, DATA2, VDATA are named as in the texts.
     - HW_REGISTERS: {number: 32 bits}.
 
-    Arithmetic rounds once to nearest even. The payload of a NaN that it creates is not AMD's.
-
-    Returns:
-        The outputs in the same form. D0 and the like are complete: bits that the text does not
-        write keep their old value (a 16-bit opcode writes 16). VCC of v_div_scale_f32 is this
-        lane's bit. VGPR and MEM have the written elements only.
-
-    Raises:
-        PseudocodeError: The state lacks a name.
-        ValueError: The opcode's text is not readable.
+    The result has the same form. D0 and the like are complete: bits that the text does not write
+    are old (a 16-bit opcode writes 16). VCC of v_div_scale_f32 is this lane's bit. VGPR and MEM
+    have written elements only. Arithmetic rounds once to nearest even; the payload of new NaNs is
+    not AMD's. Raises PseudocodeError if the state lacks a name, ValueError if the text is
+    unreadable.
     """
     if mnemonic in _IGNORES_FP_DENORM:
         state = {**state, "FP_DENORM": 3}
