@@ -61,9 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Set XLA flags and the program cache before the first program, for child processes too.
 
-    Code compiled for GPUs is judged by its registers, so it is compiled as for users. SIGINT is
-    reset because tests send Ctrl-C to child processes, which ignore it if pytest does (as a shell's
-    background job).
+    GPU code is compiled as for users, because its registers are judged. SIGINT is reset because
+    child processes must not ignore Ctrl-C, as they do if pytest does (a shell's background job).
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,10 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def share_programs(config: pytest.Config, shared: bool) -> None:
-    """Share compiled programs between all processes of a run, servers included.
-
-    The user's cache is neither read nor written.
-    """
+    """Share compiled programs in a run, servers too, without touching the user's cache."""
     if hasattr(config, "workerinput"):  # The worker inherits the directory.
         directory = os.environ[CACHE]
     else:
@@ -92,10 +88,10 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out `long` tests unless `--long` is given, and group each file's tests for xdist.
+    """Leave out `long` tests unless `--long` is given, and group tests for xdist.
 
-    One worker then has a file's fixtures. The engine's tests are one group, because they share
-    compiled programs and need to trace them only once.
+    One worker then has a file's fixtures. The engine's tests form one group, which traces their
+    shared compiled programs once.
     """
     if not config.getoption("long"):
         config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("long")])
@@ -150,9 +146,9 @@ def cuda_compiler(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Drop compiled programs between modules if there are many, always with `--kernels`.
+    """Drop compiled programs between modules if there are many.
 
-    One module of interpreted kernels may use most of the memory maps of a process.
+    With `--kernels` always: one module of interpreted kernels may use most memory maps.
     """
     yield
     make_room(0 if pytestconfig.getoption("kernels") else MOST_MAPS)

@@ -1,8 +1,4 @@
-"""A router's copy of prefix indexes, built from KV events only.
-
-It answers, for tokens and a salt, how many pages are cached and in which media. It uses the keys in
-the events and computes none.
-"""
+"""A router's copy of prefix indexes, built from KV events only; it computes no keys."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +15,7 @@ MEDIA: tuple[Medium, ...] = get_args(Medium)
 
 @dataclass
 class IndexCopy:
-    """A copy of prefix indexes.
-
-    Attributes:
-        media: Key -> media that have the page.
-        page_of: Contents -> key.
-        contents: Key -> contents, unknown for pages stored before the copy received events.
-    """
+    """Media of each key, and contents of keys as far as events have described them."""
 
     media: dict[Key, set[str]] = field(default_factory=dict)
     page_of: dict[Contents, Key] = field(default_factory=dict)

@@ -25,14 +25,11 @@ FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)
 
 @dataclass
 class LocalHub:
-    """Repositories by id: the directory of each revision.
+    """Repositories by id: the directory of each revision. `gated` ids need the token.
 
-    Attributes:
-        gated: Ids that need the token.
-        lfs: Files that redirect to another address, which takes no token, as large files do.
-        cut_after: File -> bytes of its first response after which the connection breaks.
-        slow: Files that take seconds.
-        served: (method, file, Range) of every request for a file.
+    `lfs` files redirect to another address without token, as large files do. `cut_after` has, for a
+    file, the bytes of its first response after which the connection breaks. `slow` files take
+    seconds. `served` has (method, file, Range) of every request for a file.
     """
 
     repositories: dict[str, dict[str, Path]] = field(default_factory=dict)

@@ -35,10 +35,7 @@ COVERS: dict[str, tuple[str, ...]] = {
 
 
 def passed(target: str) -> None:
-    """Record that a target passed on the current commit.
-
-    Raises SystemExit if files that it covers have uncommitted changes.
-    """
+    """Record the target for this commit; raise SystemExit if files it covers are uncommitted."""
     if changed := _git("status", "--porcelain", "--", *COVERS[target]):
         raise SystemExit(f"{target} passed, but isn't recorded: commit first\n{changed}")
     entry = {"commit": _git("rev-parse", "HEAD"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}

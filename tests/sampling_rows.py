@@ -14,9 +14,9 @@ from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 
 
 def sampling_rows(batch: int, stop_ids: ArrayLike = (), **given: Any) -> SamplingRows:
-    """Make rows from fields given as one value or an array [batch].
+    """Make rows with the given fields, values or arrays [batch]; other options are off.
 
-    Other options are off, with temperature 1 and a different seed in each row.
+    The temperature is 1 and each row has its own seed.
     """
     row, stops = pack_sampling(SamplingParams()), np.full((batch, MAX_STOP_IDS), -1)
     stops[:, : np.shape(stop_ids)[-1]] = stop_ids

@@ -43,10 +43,7 @@ def test_files_are_short() -> None:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield name and number of lines of every function except kernel bodies.
-
-    A kernel is one function of any length; the word "Grid" in its docstring identifies it.
-    """
+    """Yield name and line count of every function except kernels ("Grid" in the docstring)."""
     kernels = path.is_relative_to(ROOT / "pallas_kernels")
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

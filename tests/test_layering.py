@@ -1,7 +1,4 @@
-"""Imports point down: eagle3_tools > serve > convert > eagle3_jax > pallas_kernels.
-
-In serve/, the rooms (folders) have an order too.
-"""
+"""Imports point down, from eagle3_tools to pallas_kernels, and in serve/ as ROOMS allows."""
 
 import ast
 from pathlib import Path

@@ -4,10 +4,8 @@ FLOAT32_ATOL = 1e-5
 """Absolute, for logits and hidden states; independent float32 implementations differ by 4e-6."""
 
 FED_BACK_ACTIVATIONS_RMS = 5e-2
-"""RMS over a chain of steps with quantised activations.
-
-The last bit of a state can decide how a value at a rounding boundary is rounded. That moves it by a
-step of the format, and the next step continues from there.
+"""RMS over a chain of steps with quantised activations. The last bit of a state can decide how a
+value at a rounding boundary is rounded, which moves it by a step of the format.
 """
 
 CLEAR_MARGIN = 1e-3

@@ -24,10 +24,8 @@ def check(
 ) -> None:
     """Run `i` with all lanes, with some, and in some of the waves; compare all results.
 
-    Args:
-        sources: Inputs of the operation, uint64 [waves, lanes], if they differ from the registers.
-        after: The encoding's effect on result patterns from the text.
-        more: Further state for the text.
+    `sources` are the operation's inputs, uint64 [waves, lanes], if they differ from the registers.
+    `after` is the encoding's effect on result patterns, `more` is further state for the text.
     """
     if sources is None:
         sources = [held(w, operand) for operand in i.sources if operand.type != "M64"]

@@ -44,9 +44,8 @@ def s(first: int, count: int = 1) -> Any:
 def encode(mnemonic: str, form: str = "", **fields: Any) -> Instruction:
     """Encode one instruction at address 0.
 
-    Args:
-        form: "e32", "e64", "DPP16", "SDWA", "SDWA_SDST", or "" for the only or shortest one.
-        fields: Registers, constants and other fields under AMD's names.
+    `form` is "e32", "e64", "DPP16", "SDWA", "SDWA_SDST", or "" for the only or shortest one.
+    `fields` are registers, constants and others by AMD's names.
     """
     kind, op = _class_of(mnemonic, form)
     known, operands = dict(kind._fields), _operands(op)

@@ -97,10 +97,7 @@ def _launch(kernel: Any, product: Product, out: jax.ShapeDtypeStruct) -> Callabl
 
 
 def conversion_source(key: tuple[str, str]) -> Source:
-    """Return the source of a conversion of 256 numbers, by (architecture, direction).
-
-    "widen" is float8 to bfloat16, "narrow" float32 to float8.
-    """
+    """Return a conversion of 256: "widen" float8 to bfloat16, or "narrow" float32 to float8."""
     arch, direction = key
     narrow, wide = gpu.KNOWN[arch].fp8, jnp.float32
     if direction == "widen":

@@ -26,13 +26,9 @@ _BITS = {"f32": 32, "bf16": 16, "fp8": 8, "i8": 8, "fp4": 4}
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of an instruction's operands.
+    """Layout of an instruction; `size` is rows of A and columns of B, `depth` the length of sums.
 
-    Attributes:
-        size: Rows of A and columns of B.
-        depth: Products in a sum.
-        kinds: Element kinds of A and B.
-        interleaved: In 8-bit f8f6f4 a lane has 16 elements of each half of the depth.
+    In `interleaved` 8-bit f8f6f4 a lane has 16 elements of each half of the depth.
     """
 
     mnemonic: str

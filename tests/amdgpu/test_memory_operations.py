@@ -130,9 +130,9 @@ def test_a_global_access_is_amds(mnemonic: str, offset: int, scalar_base: bool):
 @pytest.mark.parametrize("mnemonic", [m for m in VECTOR_MEMORY if m.startswith("buffer")])
 @pytest.mark.parametrize("offset", [0, 100])
 def test_a_buffer_access_is_amds_and_stops_at_the_buffers_end(mnemonic: str, offset: int):
-    """Beyond the descriptor's size loads give zeros and stores have no effect.
+    """Loads beyond the descriptor's size give zeros, stores nothing; soffset is not checked.
 
-    The check excludes the scalar offset (CDNA3 ISA, "Buffer Addressing", range checking).
+    Source: CDNA3 ISA, "Buffer Addressing", range checking.
     """
     memory, base = _buffer()
     i = encode(mnemonic, offset=offset, offen=1, vaddr=v(40), srsrc=s(40, 4), soffset=s(50))

@@ -64,10 +64,7 @@ def main() -> int:
 
 
 def _run_rows(rows: list[Row], record: Record, caches: Path, at_a_time: int) -> bool:
-    """Run each set of tests without a fault, then with each of its faults.
-
-    Returns whether all rows were valid.
-    """
+    """Run tests without a fault, then with each of theirs; return whether all rows were valid."""
     valid = True
     for tests in dict.fromkeys(row.tests for row in rows):
         ((_, sound),) = _run_jobs([Job(None, tests, 600)], caches, 1)

@@ -145,10 +145,7 @@ def sharing_heads(
 def replicas(
     name: str, count: int, devices: int, draft: str, format: str = "float32", **changes: Any
 ) -> World:
-    """Make a world of `count` replicas.
-
-    They have eight slots in total, and each has pages for little more than one full sequence.
-    """
+    """Make a world of `count` replicas, each with pages for little more than one full sequence."""
     slots = {"max_num_seqs": 8 // count, "batch_buckets": (8 // count,), "num_pages": 18}
     config = sizes(K, data_parallel_size=count, **(slots | changes))
     make = partial(pair_on_replicas, count, devices, draft, format)
@@ -189,10 +186,7 @@ def note_operations(_: Engine) -> None:
 
 
 def divided(parts: int, **changes: Any) -> EngineConfig:
-    """Return a config with four slots and little more pages than one full sequence needs.
-
-    A page has 4 tokens.
-    """
+    """Return a config with pages of 4 tokens, for little more than one full sequence."""
     shared = {"page_size": 4 // parts, "num_pages": 20, "decode_context_parallel_size": parts}
     return sizes(K, **(shared | changes))
 

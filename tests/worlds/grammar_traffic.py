@@ -43,10 +43,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def grammar_requests(rng: np.random.Generator, count: int) -> list[Request]:
-    """Return random requests of each kind in turn.
-
-    Stops, and options that could forbid what a grammar needs, are left out.
-    """
+    """Return random requests of each kind in turn, without stops and conflicting options."""
     requests: list[Request] = []
     for i, request in enumerate(random_requests(rng, count)):
         kept: Any = {

@@ -20,8 +20,7 @@ CUTS: set[int] = set()
 def image_requests(rng: np.random.Generator, count: int) -> list[Request]:
     """Return prompts with up to two images and often a common prefix; 1 to 40 tokens.
 
-    A placeholder token ends an answer, so that a rescored sequence has no placeholders except those
-    of images.
+    A placeholder ends an answer, so that a rescored sequence has those of its images only.
     """
     common = rng.integers(0, VOCAB - 1, 8).tolist()
 

@@ -32,8 +32,7 @@ class Poison:
     def _spoil(self, state: DecodeState) -> DecodeState:
         """Return the state with NaN in every row that the next program must not read.
 
-        These are the scratch page, rows after the committed ones in every page of a sequence, and
-        slots' rows of rejected drafts, finished requests and padding.
+        These are scratch, uncommitted rows, and rejected, finished and padding rows of slots.
         """
         slots = jax.device_get(state.slots)
         keep = np.arange(slots.verified_tokens.shape[1]) <= slots.num_accepted[:, None]

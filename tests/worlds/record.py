@@ -59,13 +59,10 @@ class Pass:
 
 @dataclass
 class Record:
-    """Traffic of one engine.
+    """Traffic of one engine: `wild` (random waves, some cancelled) and `steady` (long answers).
 
-    Attributes:
-        wild: Random requests in waves, some cancelled.
-        steady: Some of them with long answers, all at once.
-        spoiled: The same with NaN in all rows that no program may read.
-        leaks: Resources still held after a pass.
+    `spoiled` is `steady` with NaN in all rows that no program may read; `leaks` are resources still
+    held after a pass.
     """
 
     world: World

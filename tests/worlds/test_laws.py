@@ -40,7 +40,7 @@ def test_speculation_changes_no_answer(record: Record) -> None:
 
 
 def test_traffic_is_wild(record: Record) -> None:
-    """The traffic covers cancellation, preemption, prefix hits, accepted and rejected drafts.
+    """Traffic covers cancellation, preemption, prefix hits, accepted and rejected drafts.
 
     It also covers the kernels of a world with kernels, and chunks that begin within images.
     """
@@ -96,7 +96,7 @@ def test_nothing_compiles_after_warm_up(record: Record) -> None:
 
 @only_where(lambda world: world.repeats and world.config.data_parallel_size == 1)
 def test_stale_rows_are_never_read(record: Record) -> None:
-    """NaN after committed rows, in scratch and in slots changes neither tokens nor acceptance.
+    """NaN in uncommitted rows, scratch and slots changes neither tokens nor acceptance.
 
     Such rows belong to rejected drafts and to earlier owners of pages.
     """

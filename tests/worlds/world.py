@@ -80,9 +80,9 @@ class World:
         return Float8Scorer(target, LONGEST, self.eos, scale=self.config.kv_cache_scale)
 
     def plain(self, requests: Sequence[Request]) -> dict[str, Answer]:
-        """Return the answer to each request alone, without speculation.
+        """Return the answer to each request alone, without drafts.
 
-        In exact mode they come from the programs of the engine under test.
+        In exact mode it comes from the programs of the engine under test.
         """
         if self.config.exact:
             cold = replace(self.config, enable_prefix_caching=False, kv_offloading_bytes=0)
