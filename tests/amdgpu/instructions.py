@@ -18,7 +18,7 @@ _PLACES = {
 _SCALAR = ("OPR_SREG", "OPR_SDST", "OPR_SSRC")
 """AMD's names for operands in scalar registers only."""
 _MARKS = {"DPP16": 250, "SDWA": 249, "SDWA_SDST": 249}
-"""Value of src0 that announces such an encoding."""
+"""Values of src0 that announce DPP and SDWA encodings."""
 
 
 def _tables() -> Any:

@@ -23,7 +23,7 @@ SMALL = [case for case in EVERY if not case.long]
 WHOLE_ROWS = ("quantize_fp8", "quantize_int8", "quantize_mxfp4", "logits_argmax_merge")
 """Kernels whose block is a row of any length; the cases of route have real rows of 7,168."""
 MOST_PROGRAMS = 400
-"""A router's map has a program of one wave for each of 384 experts."""
+"""Most programs to emulate: a router's map has one, of one wave, for each of 384 experts."""
 
 FAMILIES = list({case.case.operation: case for case in reversed(SMALL)}.values())
 """The first case of each operation."""

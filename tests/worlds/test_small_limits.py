@@ -1,4 +1,4 @@
-"""Laws with a limit that only large inputs reach set to a small value."""
+"""Laws under limits that are set so low that small inputs reach them."""
 
 import pytest
 import test_laws as laws

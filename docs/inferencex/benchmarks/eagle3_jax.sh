@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Functions shared by the launchers in single_node/fixed_seq_len: eagle3-serve under InferenceX's benchmark.
-# The launchers have the paths that InferenceX expects: copy this folder over an InferenceX checkout, or
-# set INFERENCEX to a checkout. The launchers use its benchmark_lib.sh and client.
+# Functions of the launchers in single_node/fixed_seq_len: InferenceX's benchmark of eagle3-serve.
+# Copy this folder over an InferenceX checkout, which expects launchers at these paths, or set
+# INFERENCEX to a checkout. The launchers use its benchmark_lib.sh and client.
 
 INFERENCEX="${INFERENCEX:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}"
 RESULT_DIR="${RESULT_DIR:-/workspace}"
@@ -57,7 +57,7 @@ run_job() {
         draft=$(checkpoint "$1")
         config=$(speculative_config "$draft")
         serve+=(--speculative-config "$config")
-        # Drafts are trained on chats: without the template, acceptance is measured on unfamiliar text.
+        # Drafts are trained on chats: without the template the text is unfamiliar to them.
         client+=(--use-chat-template)
     fi
 

@@ -60,7 +60,7 @@ def _latent() -> list[EmulatedCase]:
 
 
 def _shares() -> list[EmulatedCase]:
-    """Return partial attention of three devices: split again, with two row tiles, in float8.
+    """Return cases of partial attention on three devices: split again, two row tiles, float8.
 
     The last case merges eight parts of two heads, with a row tile that is not full.
     """
@@ -100,7 +100,7 @@ def _grouped() -> list[EmulatedCase]:
 
 
 def _grouped_shares() -> list[EmulatedCase]:
-    """Return partial attention of two devices that share a KV head, in bfloat16 and float8."""
+    """Return cases of partial attention on two devices that share a KV head."""
     decode = partial(_decode, GroupedAttention, gqa_share.make_case)
     real = "gqa_share minimax.attention@tp16"
     cases = [
@@ -111,7 +111,7 @@ def _grouped_shares() -> list[EmulatedCase]:
 
 
 def _prefill() -> list[EmulatedCase]:
-    """Return prefill chunks of three and five row tiles after a prefix; the last is not full.
+    """Return cases of prefill chunks of three and five row tiles after a prefix, the last not full.
 
     One more is at a part of its context, of which the first rows see nothing.
     """
@@ -130,7 +130,7 @@ def _prefill() -> list[EmulatedCase]:
 
 
 def _items() -> EmulatedCase:
-    """Return three images that fill neither row nor key tiles; the first is within one tile."""
+    """Return a case of three images with partial row and key tiles; the first is in one tile."""
     case = item_attention.make_case(VisionAttention("small", 2), (41, 150, 70))
     return EmulatedCase.small(case, named("item_attention kimi.vision@tp8 rows4096"), BF16)
 

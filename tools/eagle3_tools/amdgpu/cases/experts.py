@@ -17,7 +17,7 @@ TOKENS = 5
 
 
 def expert_cases() -> list[EmulatedCase]:
-    """Return every format, MXFP4 with and without whole column groups, and a shared expert."""
+    """Return cases of every format, of MXFP4 with and without whole column groups, and shared."""
     kimi, minimax = "kimi.experts@tp8", "minimax.experts@tp8"
     asked = [
         (BF16, f"{kimi} bf16 tokens16"),

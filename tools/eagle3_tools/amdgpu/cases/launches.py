@@ -36,7 +36,7 @@ class Launch:
 
 
 class EveryKey(dict[tuple[str, str], dict[str, int]]):
-    """Tiles on trial by operation, for every shape."""
+    """Tiles on trial by operation; the shape in a key is ignored."""
 
     def get(self, choice: tuple[str, str], default: Any = None) -> Any:
         return super().get((choice[0], ""), default)

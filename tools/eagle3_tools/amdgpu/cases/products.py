@@ -30,7 +30,7 @@ FOUR_BIT = (
 
 
 def product_cases() -> list[EmulatedCase]:
-    """Return every format with few rows, and each kernel once with the tiles of many rows."""
+    """Return cases of every format with few rows, and of each kernel with the tiles of many."""
     return [*_single(), *_joint(), *_gated(), *_four_bit(), *_heads()]
 
 
@@ -51,7 +51,7 @@ def _single() -> list[EmulatedCase]:
 
 
 def _joint() -> list[EmulatedCase]:
-    """Return products of different widths: the second's tiles begin where the first's end."""
+    """Return cases of two widths: the second matrix's tiles begin where the first's end."""
 
     def product(like: str, inputs: int, widths: tuple[int, ...], format: Any) -> EmulatedCase:
         matrices = [Matrix("small", inputs, width) for width in widths]
@@ -79,7 +79,7 @@ def _gated() -> list[EmulatedCase]:
 
 
 def _four_bit() -> list[EmulatedCase]:
-    """Return 4-bit products with Kimi's widths at TP8, which `all_cases` lacks."""
+    """Return cases of 4-bit products with Kimi's widths at TP8, which `all_cases` lacks."""
     return [
         EmulatedCase.small(
             _four_bit_case(operation, 768, 72, format, 5),
@@ -115,7 +115,7 @@ def _four_bit_case(
 
 
 def _heads() -> list[EmulatedCase]:
-    """Return heads with seven vocabulary tiles, the last not full; for many rows, three wider."""
+    """Return cases of heads: seven vocabulary tiles, the last not full; three for many rows."""
 
     def head(
         like: str, size: tuple[int, int], format: Any, rows: int, filtered: bool = False

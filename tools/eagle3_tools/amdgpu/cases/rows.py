@@ -26,12 +26,12 @@ PARTLY_WRITTEN = frozenset(range(3, 7))
 
 
 def row_cases() -> list[EmulatedCase]:
-    """Return every format, and both kernels of operations that have one for many rows."""
+    """Return cases of every format, and of both kernels where many rows have their own."""
     return [*_norms(), *_queries(), *_heads(), *_latents(), *_routers(), *_routes()]
 
 
 def _norms() -> list[EmulatedCase]:
-    """Return norms (Kimi's rows take eight waves, MiniMax's four), and MiniMax's head squares."""
+    """Return cases of norms (eight waves for Kimi's rows, four for MiniMax's) and head squares."""
 
     def weighted(rows: Any, weight: Any) -> tuple[Any, ...]:
         return rows, unlike_weights(weight, 1)
@@ -47,7 +47,7 @@ def _norms() -> list[EmulatedCase]:
 
 
 def _queries() -> list[EmulatedCase]:
-    """Return a tile of 16 rows, and two of 64."""
+    """Return cases of one tile of 16 rows, and of two of 64."""
     found = []
     for rows, heads, like in ((5, 3, "rows4"), (70, 1, "rows256")):
         case = absorb_query.make_case(LatentAttention("small", heads), rows)
@@ -57,7 +57,7 @@ def _queries() -> list[EmulatedCase]:
 
 
 def _heads() -> list[EmulatedCase]:
-    """Return a draft's heads, and MiniMax's with norms and an unrotated part."""
+    """Return cases of a draft's heads, and of MiniMax's with norms and an unrotated part."""
 
     def used(norms: Any, *arrays: Any) -> tuple[Any, ...]:
         *rows, k_pool, v_pool, pages, offsets, scale = arrays
@@ -97,7 +97,7 @@ def _latents() -> list[EmulatedCase]:
 
 
 def _routers() -> list[EmulatedCase]:
-    """Return MiniMax's router with tiles of 16 and of 64 rows."""
+    """Return cases of MiniMax's router with tiles of 16 and of 64 rows."""
     found = []
     for rows, like in ((5, "rows4"), (257, "rows1024")):
         stack = ExpertStack("small", 40, 8, 384, 0)
@@ -107,7 +107,7 @@ def _routers() -> list[EmulatedCase]:
 
 
 def _routes() -> list[EmulatedCase]:
-    """Return one program with four or sixteen waves for few tokens, two launches for many."""
+    """Return cases of one program with four or sixteen waves, and of two launches (many tokens)."""
     kimi, minimax = STACKS["kimi.experts@tp8"], STACKS["minimax.experts@tp8"]
     ptpc, w4a8, mxfp4 = (format for format in route.KIMI if format and format.activations != "none")
     asked: list[tuple[ExpertStack, QuantFormat | None, int, str]] = [

@@ -35,7 +35,7 @@ def unlike_rows(pool: Array, seed: int) -> Array:
 
 
 def unlike_contexts(paged: PagedKV, *lengths: int) -> PagedKV:
-    """Give each sequence its own context length, NaN in unseen slots, and other value scales."""
+    """Give each sequence its own length, NaN in unseen slots, and double the scale of values."""
     slots = paged.page_table.shape[1] * paged.page_size
     behind = slots - jnp.asarray(lengths, jnp.int32)[:, None]
     scales = (scale if scale is None else scale * (1 + n) for n, scale in enumerate(paged.scales))

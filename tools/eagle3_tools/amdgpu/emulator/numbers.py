@@ -1,4 +1,4 @@
-"""Number formats that NumPy lacks, as bits: two float8 formats, float4 and bfloat16.
+"""Number formats that NumPy lacks, as bits: float8 of both kinds, float4 and bfloat16.
 
 CDNA4 (gfx950) uses the OCP formats e4m3fn and e5m2. CDNA3 (gfx942) uses the fnuz formats, whose
 bias is one more and whose only NaN is 0x80. Float4 is e2m1. Source: OCP Microscaling Formats, 5.3,

@@ -164,7 +164,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Executable:
-    """`buffers` maps numbers to bytes; `constants` maps buffer numbers to flat elements."""
+    """A program; `buffers` maps numbers to bytes, `constants` buffer numbers to flat elements."""
 
     buffers: dict[int, int]
     constants: dict[int, np.ndarray]

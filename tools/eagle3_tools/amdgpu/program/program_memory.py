@@ -17,7 +17,7 @@ _ROOM = 16384
 
 
 class ProgramMemory(GlobalMemory):
-    """`buffers` maps numbers to bytes, `addresses` to start addresses."""
+    """Memory with `buffers` (number -> bytes); `addresses` are their start addresses."""
 
     def __init__(self, buffers: Mapping[int, int], poison: int = 0):
         super().__init__(sum(size + _ROOM for size in buffers.values()) + 4 * _ROOM, poison)

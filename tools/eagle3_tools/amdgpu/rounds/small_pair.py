@@ -96,7 +96,7 @@ class SmallPair:
 def small_pair(format: str = "bf16") -> SmallPair:
     """Make the pair in one of FORMATS; raise ValueError for another.
 
-    In `mxfp4` the target's feed-forward is MXFP4, rows too; the draft is FP8 per token and channel.
+    In `mxfp4` target feed-forwards and rows are MXFP4, the draft's layer FP8 by token and channel.
     """
     if format not in FORMATS:
         raise ValueError(f"expected one of {', '.join(FORMATS)}; got {format!r}")

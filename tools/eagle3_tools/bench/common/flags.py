@@ -35,7 +35,7 @@ def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
 def add_pair_flags(
     parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
 ) -> None:
-    """Add flags of the pair and the record, with `draft` --draft, with `load` those of loading."""
+    """Add flags of the pair and the record; `draft` adds --draft, `load` those of loading."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
     if draft:
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
@@ -54,7 +54,7 @@ def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """Check pair, counts, devices and method (ValueError); set `parallel` from parallel flags."""
+    """Raise ValueError for a bad pair, count, device or method; set `parallel` from its flags."""
     check_demo(flags)
     if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
         flags.parallel = read_parallel_options(flags)

@@ -52,7 +52,7 @@ class LongEngine(Engine):
         self.warmup()
 
     def begin(self, length: int, seed: int) -> None:
-        """Start a random sequence; all but its last page is found in the cache, as rows of zeros."""
+        """Start a random sequence; all but its last page is found in the cache as rows of zeros."""
         rng, config = random.Random(seed), self.config
         prompt = [rng.randrange(self._vocab_size) for _ in range(length)]
         request = Request("long", prompt, ENDLESS)

@@ -42,7 +42,7 @@ class Address:
 
 @dataclass
 class Response:
-    """Status and headers of a response to a request sent at `begun`; read the body once."""
+    """Status and headers of a response; `begun` is the perf_counter time of its request."""
 
     begun: float
     status: int
@@ -50,7 +50,9 @@ class Response:
     _reader: asyncio.StreamReader = field(repr=False)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the non-empty lines of the body as they arrive, stripped."""
+        """Yield the stripped, non-empty lines of the body as they arrive; call this or `read`,
+        once.
+        """
         rest = b""
         async for part in self._parts():
             *whole, rest = (rest + part).split(b"\n")

@@ -120,9 +120,9 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
-    """Run all checks; return 0, 1 if a finding is bad, 130 after Ctrl-C (report written so far).
+    """Run all checks; return 0, 1 if a finding is bad, 130 after Ctrl-C.
 
-    Raises ValueError if JAX does not start or the model's files are unusable.
+    The report always has the findings so far. Raises ValueError for unusable JAX or model files.
     """
     # The processes of several checks share the devices.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -175,7 +175,7 @@ def _diversity(texts: Iterable[str], synthetic: float | None, encode: Encode) ->
 
 
 def point_of(result: Mapping[str, Any]) -> str:
-    """Return the name of a run, which its file has."""
+    """Return the name of a run, which is also its file's."""
     ours, load = result["eagle3"], result["eagle3"]["workload"]
     lengths = f"isl{load['isl']}_osl{load['osl']}"
     return f"{ours['configuration']}_{lengths}_conc{result['max_concurrency']}_seed{ours['seed']}"

@@ -26,7 +26,7 @@ _LANE = np.arange(LANES)
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows and columns (M = N), products k, and element kinds of A and B."""
+    """Size of an MFMA (M = N rows and columns, k products in a sum) and element kinds of A, B."""
 
     rows: int
     depth: int

@@ -9,7 +9,7 @@ _TYPE = re.compile(r"(bf|fp|[ufib])(\d+)")
 
 @dataclass(frozen=True)
 class Type:
-    """`kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8) or fp (fp8)."""
+    """A type; `kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8), fp (fp8)."""
 
     kind: str
     width: int

@@ -21,7 +21,7 @@ from eagle3_tools.amdgpu.witness.pseudocode.floats import (
 )
 
 _CONVERSION = re.compile(r"([a-z]+\d+)_to_([a-z]+\d+)(_scale)?")
-_SCALE_BIAS = 127  # Of an f32's exponent, and of E8M0.
+_SCALE_BIAS = 127  # The bias of f32's exponent, and of E8M0.
 
 
 def function_named(name: str) -> Callable[..., Bits] | None:
