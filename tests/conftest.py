@@ -1,4 +1,4 @@
-"""Options of the whole suite, and room for all the programs it compiles."""
+"""Options of the whole suite, shared compiled programs, and memory management."""
 
 import gc
 import os
@@ -20,15 +20,15 @@ from serve.pair.program_cache import VARIABLE as CACHE
 
 pytest_plugins = ["lost_workers"]
 
-# Sharded tests need the devices. The others run on the first: a program for one device has the same
-# bits and takes the same time beside seven idle ones (threads are shared), so one process does.
+# Sharded tests need 8 devices. Other tests run on the first: a program for one device has the same
+# bits and time beside seven idle devices (they share threads), so one process serves both.
 jax.config.update("jax_num_cpu_devices", 8)
 
 QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
-"""XLA flags: compiling takes most of the time of tests, and with these a quarter of that."""
+"""XLA flags that cut compilation, most of the time of tests, to a quarter."""
 
 MOST_YOUNG = 20_000
-"""Objects that are made between two collections of garbage; more leave too much of it."""
+"""Objects allocated between two garbage collections; more would leave too much garbage."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,23 +59,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before the first program; the processes that tests start inherit it. What is compiled for
-    GPUs is judged by its registers, so as users get it. Tests send Ctrl-C to theirs, which
-    ignore it if pytest does, as a shell's background job."""
+    """Set XLA flags and the program cache before the first program, for child processes too.
+
+    GPU code is compiled as for users, because its registers are judged. SIGINT is reset because
+    child processes must not ignore Ctrl-C, as they do if pytest does (a shell's background job).
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):
         flags = os.environ.get("XLA_FLAGS", "").split()
         os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys([*QUICK, *flags]))
-    # What is compiled for GPUs must be compiled each time: it leaves files that are read.
+    # Compiling for GPUs leaves files that tests read, so it must not come from a cache.
     share_programs(config, not AMD.is_installed() and not NVIDIA.is_installed())
     context_parts.PARTS = config.getoption("context_parts")
 
 
 def share_programs(config: pytest.Config, shared: bool) -> None:
-    """All processes of a run, servers too, compile a program once; the user's cache is neither read
-    nor filled."""
-    if hasattr(config, "workerinput"):  # It has what the first process chose.
+    """Share compiled programs in a run, servers too, without touching the user's cache."""
+    if hasattr(config, "workerinput"):  # The worker inherits the directory.
         directory = os.environ[CACHE]
     else:
         directory = tempfile.mkdtemp(prefix="programs") if shared else ""
@@ -87,9 +88,11 @@ def share_programs(config: pytest.Config, shared: bool) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long` unless `--long` is given, and make a file's tests one xdist
-    group, so that one worker has its fixtures. The engine's share compiled programs, which a group
-    of their own has traced once."""
+    """Leave out `long` tests unless `--long` is given, and group tests for xdist.
+
+    One worker then has a file's fixtures. The engine's tests form one group, which traces their
+    shared compiled programs once.
+    """
     if not config.getoption("long"):
         config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("long")])
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
@@ -99,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def group_of(path: Path) -> str:
-    """Return the xdist group of the tests of a file."""
+    """Return the xdist group of a file's tests."""
     of_the_tiny_pair = path.parts[-3:-1] in (
         ("eagle3_jax", "engine"),
         ("eagle3_jax", "speculative"),
@@ -108,10 +111,10 @@ def group_of(path: Path) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tracing makes many small objects: what is loaded is not looked through again for each 700.
+    """Freeze loaded objects, so that garbage collections during tracing do not scan them.
 
-    Raises UsageError where xdist leaves groups out of ids, as 3.8 does with pytest 9.2: each test
-    would be a group of its own, and every worker make every fixture.
+    Raises UsageError if xdist does not put groups into test ids, as 3.8 with pytest 9.2. Each test
+    would then be its own group, and every worker would create every fixture.
     """
     grouped = getattr(session.config.option, "loadgroup", False)
     if grouped and not all("@" in item.nodeid for item in session.items):
@@ -122,28 +125,30 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def preferred_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Of every test: `pytest tests/eagle3_jax/engine --kernels pallas`."""
+    """Apply `--kernels` to every test, as in `pytest tests/eagle3_jax/engine --kernels pallas`."""
     with prefer(request.config.getoption("kernels")):
         yield
 
 
 @pytest.fixture(scope="session")
 def rocm_compiler(request: pytest.FixtureRequest) -> None:
-    """For tests that compile for AMD's GPUs; `make rocm-check` runs them all."""
+    """Skip tests that need XLA's ROCm compiler without it; `make rocm-check` runs them all."""
     if not (AMD.is_installed() or request.config.getoption("--rocm")):
         pytest.skip("XLA's ROCm compiler is not installed (extra rocm); see make rocm-check")
 
 
 @pytest.fixture(scope="session")
 def cuda_compiler(request: pytest.FixtureRequest) -> None:
-    """For tests that compile for NVIDIA's GPUs; `make cuda-check` runs them all."""
+    """Skip tests that need XLA's CUDA compiler without it; `make cuda-check` runs them all."""
     if not (NVIDIA.is_installed() or request.config.getoption("--cuda")):
         pytest.skip("XLA's CUDA compiler is not installed; see make cuda-check")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Forget compiled programs between modules if there are many. With `--kernels` always: one
-    module of interpreted kernels may take most of the memory maps that a process gets."""
+    """Drop compiled programs between modules if there are many.
+
+    With `--kernels` always: one module of interpreted kernels may use most memory maps.
+    """
     yield
     make_room(0 if pytestconfig.getoption("kernels") else MOST_MAPS)

@@ -1,4 +1,4 @@
-"""The golden images, what third parties made of them, and how this project reads them."""
+"""The golden images, third parties' results for them, and this project's results."""
 
 import json
 from pathlib import Path
@@ -19,19 +19,19 @@ ITEMS: dict[str, Any] = FACTS["items"]
 
 
 def golden_vision() -> dict[str, np.ndarray]:
-    """All arrays."""
+    """Return all golden arrays."""
     return load_file(VISION / "goldens" / "vision_f32.safetensors")
 
 
 def config_of(directory: Path = CHECKPOINT) -> VisionConfig:
-    """A checkpoint's, from its two files."""
+    """Read a checkpoint's config from its two files."""
     file = directory / "preprocessor_config.json"
     preprocessor = json.loads(file.read_text()) if file.is_file() else None
     return VisionConfig.from_hf(json.loads((directory / "config.json").read_text()), preprocessor)
 
 
 def read_item(name: str, config: VisionConfig) -> ImageItem:
-    """An item of the goldens; `@plain` and chunks are as Moonshot's code has them."""
+    """Read an item of the goldens; `@plain` and video chunks use the options of Moonshot's code."""
     file, _, plain = name.partition("@")
     how: dict[str, Any] = {"exif": False, "background": None} if plain else {}
     if (count := FACTS["video_chunks"].get(name)) is not None:

@@ -1,5 +1,4 @@
-"""A router's copy of prefix indexes, built from nothing but events: who asks by tokens and salt is
-told how many pages are there, in which media. It knows the keys it was told, and computes none."""
+"""A router's copy of prefix indexes, built from KV events only; it computes no keys."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +9,13 @@ from eagle3_jax.engine.kv.events import AllCleared, KVEvent, Medium, PagesRemove
 
 Key = bytes | int
 Contents = tuple[Key | None, str, tuple[int, ...], int, object]
-"""A page as events describe it: its parent's key, its salt, its tokens, the one after them and the
-images in it."""
+"""A page in events: parent key, salt, tokens, next token and images."""
 MEDIA: tuple[Medium, ...] = get_args(Medium)
 
 
 @dataclass
 class IndexCopy:
-    """media: of each key the media that have it. page_of: the key of what can be found; contents:
-    what each key stands for, but for pages that were there before anybody listened."""
+    """Media of each key, and contents of keys as far as events have described them."""
 
     media: dict[Key, set[str]] = field(default_factory=dict)
     page_of: dict[Contents, Key] = field(default_factory=dict)
@@ -41,7 +38,7 @@ class IndexCopy:
         medium: str = "GPU",
         images: Sequence[object] = (),
     ) -> None:
-        """Neighbours, first to last; a key that is there already would be an engine's mistake."""
+        """Store consecutive pages; a key that is already in the medium is an engine bug."""
         size, rest = divmod(len(tokens), len(keys))
         assert rest == 0 and len(lookahead) == (len(keys) if size else 0)
         for index, key in enumerate(keys):
@@ -55,7 +52,7 @@ class IndexCopy:
             parent = key
 
     def _describe(self, key: Key, contents: Contents) -> None:
-        """One key a page, and one page a key, in whatever medium."""
+        """Check that keys and contents correspond one to one in all media."""
         assert self.contents.setdefault(key, contents) == contents
         assert self.page_of.setdefault(contents, key) == key
 
@@ -85,8 +82,7 @@ class IndexCopy:
     def pages_found(
         self, prompt: Sequence[int], size: int, salt: str = "", media: Collection[str] = MEDIA
     ) -> int:
-        """How many pages a prompt begins with, of those whose next token it has too and that one of
-        these media has."""
+        """Return how many of a prompt's first pages, with their next tokens, are in these media."""
         parent: Key | None = None
         for count in range((len(prompt) - 1) // size):
             start, end = count * size, (count + 1) * size
@@ -98,7 +94,7 @@ class IndexCopy:
 
 
 def places_in(engine: Engine) -> set[tuple[str, bytes]]:
-    """What each medium has, by the engine's own indexes."""
+    """Return what each medium has, according to the engine's own indexes."""
     scheduler = engine._replicas.first
     places = {("GPU", key) for key in scheduler.pages._page_of}
     if scheduler.tier is not None:

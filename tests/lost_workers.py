@@ -1,14 +1,14 @@
-"""A pytest plugin: a run ends when one of its worker processes is lost."""
+"""A pytest plugin that ends a run when one of its worker processes is lost."""
 
 import pytest
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Start no worker in place of a lost one.
+    """Do not replace a lost worker.
 
-    xdist gives it what is left of the lost worker's group. If that is one test, the new worker
-    waits for ever for the test after it.
+    xdist would give the new worker the rest of the lost worker's group. If that is one test, the
+    worker waits forever for the next one.
     """
-    if hasattr(config.option, "maxworkerrestart"):  # xdist is not installed everywhere.
+    if hasattr(config.option, "maxworkerrestart"):  # The option exists only with xdist.
         config.option.maxworkerrestart = "0"

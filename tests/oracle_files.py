@@ -1,4 +1,4 @@
-"""Where the golden files lie, and how to read them."""
+"""Paths of the golden files, and functions to read them."""
 
 import json
 from pathlib import Path
@@ -19,15 +19,15 @@ QUANTIZED_DRAFTS = {
     "draft_mha_int4_pc": "draft_mha_int4_pc",
     "draft_mha_int4_pc_awq": "draft_mha_int4_pc_awq",
 }
-"""Golden file -> checkpoint; activations are quantised as published unless the name says not."""
+"""Golden file -> checkpoint. Activations are quantised as published, except in weight_only."""
 ALL_DRAFTS = (*FLOAT_DRAFTS, *QUANTIZED_DRAFTS)
 
 
 def golden_arrays(name: str) -> dict[str, np.ndarray]:
-    """The tensors of goldens/NAME.safetensors."""
+    """Return the tensors of goldens/NAME.safetensors."""
     return load_file(ORACLES / "goldens" / f"{name}.safetensors")
 
 
 def golden_json(name: str) -> Any:
-    """The content of goldens/NAME.json."""
+    """Return the content of goldens/NAME.json."""
     return json.loads((ORACLES / "goldens" / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""When each `prove-*` target last passed, and what has changed since in the code that it covers.
+"""Record when each `prove-*` target last passed, and list what has changed since.
 
 python tests/proof_record.py passed prove-tiers   # a target's last line: it has just passed
 python tests/proof_record.py status               # `make prove-status`
@@ -31,12 +31,11 @@ COVERS: dict[str, tuple[str, ...]] = {
     "cuda-check": KERNELS,
     "clients": ("serve", "tests/clients"),
 }
-"""The paths whose changes make a proof old."""
+"""Paths whose changes make a record outdated."""
 
 
 def passed(target: str) -> None:
-    """Record that a target passed on the commit that is checked out; raises SystemExit where files
-    that it covers differ from it."""
+    """Record the target for this commit; raise SystemExit if files it covers are uncommitted."""
     if changed := _git("status", "--porcelain", "--", *COVERS[target]):
         raise SystemExit(f"{target} passed, but isn't recorded: commit first\n{changed}")
     entry = {"commit": _git("rev-parse", "HEAD"), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
@@ -45,7 +44,7 @@ def passed(target: str) -> None:
 
 
 def status() -> None:
-    """Print each target's last run and how many files that it covers have changed since."""
+    """Print each target's last run, and how many files that it covers have changed since."""
     entries = _read()
     for target, paths in COVERS.items():
         if target not in entries:

@@ -1,4 +1,4 @@
-"""Room for all the programs that a test process compiles."""
+"""Free memory and memory maps of compiled programs in a test process."""
 
 import ctypes
 import gc
@@ -11,18 +11,19 @@ from eagle3_jax.engine.programs.compiled import compile_program
 
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000
-"""Compiled programs are memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
+"""Compiled programs use memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
 MEMORY = Path("/proc/self/statm")
 MOST_PAGES = 1_300 * 2**20 // os.sysconf("SC_PAGE_SIZE")
-"""Resident pages between two modules. One module needs some 500 MB more; three workers and the
-servers that they start are to fit into 6 GB."""
+"""Resident pages between two modules: with 500 MB more for a module, three workers and the servers
+that they start fit into 6 GB.
+"""
 
 
 def make_room(most_maps: int = MOST_MAPS) -> None:
-    """Forget compiled programs when they are too many or too large.
+    """Drop compiled programs if they are too many or too large.
 
-    They come back from the persistent cache. Of 5 GB that a worker had after 5,000 tests, programs
-    and JAX's traces of them were one part, and memory that LLVM freed and glibc kept the other.
+    They are reloaded from the persistent cache. A worker had 5 GB after 5,000 tests: programs and
+    JAX's traces of them, and memory that LLVM freed but glibc kept.
     """
     if MAPS.exists() and (is_large() or MAPS.read_bytes().count(b"\n") > most_maps):
         compile_program.cache_clear()

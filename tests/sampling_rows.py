@@ -1,4 +1,4 @@
-"""Device rows of sampling options for tests of what reads them, without a request."""
+"""Device rows of sampling options for tests that have no request."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -14,8 +14,10 @@ from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 
 
 def sampling_rows(batch: int, stop_ids: ArrayLike = (), **given: Any) -> SamplingRows:
-    """Rows with each field given as one value or an array [batch]; all else is off, at temperature
-    1, with seeds of their own."""
+    """Make rows with the given fields, values or arrays [batch]; other options are off.
+
+    The temperature is 1 and each row has its own seed.
+    """
     row, stops = pack_sampling(SamplingParams()), np.full((batch, MAX_STOP_IDS), -1)
     stops[:, : np.shape(stop_ids)[-1]] = stop_ids
     given = {"seed": np.arange(2 * batch).reshape(batch, 2), "stop_ids": stops, **given}

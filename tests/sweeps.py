@@ -7,7 +7,7 @@ import pytest
 
 
 def sweep(cases: Iterable[Any], kept: Sequence[Any]) -> list[Any]:
-    """Mark as `long` every case that is not in `kept`; tuples hold several arguments."""
+    """Mark every case that is not in `kept` as `long`; a tuple has several arguments."""
     return [case if case in kept else _long(case) for case in cases]
 
 

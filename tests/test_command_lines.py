@@ -1,4 +1,4 @@
-"""Every command explains itself, asks what a misspelt flag was meant to be, is completed."""
+"""Every command has complete help, suggests corrections of misspelt flags, and is completed."""
 
 import argparse
 import shlex
@@ -20,7 +20,7 @@ NO_DEFAULTS = (None, False, True, argparse.SUPPRESS, "", [], ())
 
 @pytest.fixture(scope="module")
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Each command's parser, and those of its subcommands."""
+    """Return the parsers of all commands and subcommands."""
     return dict(found for name, at in COMMANDS.items() for found in below(name, parser_of(at)))
 
 
@@ -101,7 +101,7 @@ def test_a_flag_that_resembles_none_is_refused_without_a_guess(
 
 @pytest.fixture(scope="module")
 def scripts(parsers: dict[str, argparse.ArgumentParser]) -> dict[str, str]:
-    """The scripts for bash."""
+    """Return the completion scripts for bash."""
     printed: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         for name in COMMANDS:

@@ -1,4 +1,4 @@
-"""Everything imported is declared in pyproject.toml, and nothing is declared that isn't used."""
+"""All imports are declared in pyproject.toml, and all declared dependencies are used."""
 
 import ast
 import functools
@@ -38,7 +38,7 @@ OPTIONAL = {
     "msgspec": "kv-events",
     "ray": "ray",
 }
-"""What a command imports only when it is asked for, and the extra that brings it."""
+"""Packages that are imported only on demand, and the extra that installs each."""
 DISTRIBUTIONS = {
     "orbax": {"orbax-checkpoint"},
     "yaml": {"pyyaml"},
@@ -47,18 +47,18 @@ DISTRIBUTIONS = {
     "tensorboardX": {"tensorboardx"},
     "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
 }
-"""Those that are not named as what they are imported by."""
+"""Distributions whose name differs from the imported package."""
 PLUGINS = {"rocm", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
 TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}
 TOOLS |= {"mkdocs-material", "mkdocstrings"}
 TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
-"""Of the extras for a checkout: run as commands, or imported by name where they are there."""
+"""Dependencies of a checkout that are run as commands, or imported only if installed."""
 
 
 def requirements(lines: Iterable[str]) -> set[str]:
-    """Names of distributions, those of our own extras among them."""
+    """Return names of distributions, with this project's own extras resolved."""
     found: set[str] = set()
     for line in lines:
         match = re.match(r"([\w-]+)(?:\[([\w,-]+)\])?", line)
@@ -81,7 +81,7 @@ def distributions(package: str) -> set[str]:
 
 
 def modules_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """What import statements may mean: `a.b` and `a.b.c` for `from a.b import c`."""
+    """Yield modules that import statements may mean: `a.b` and `a.b.c` for `from a.b import c`."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -91,7 +91,7 @@ def modules_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def at_start(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when a module is imported."""
+    """Yield the nodes that run when a module is imported."""
     for child in ast.iter_child_nodes(node):
         typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         if not typing_only and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -105,7 +105,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def packages(paths: Iterable[Path]) -> dict[str, str]:
-    """Each package of others that is imported anywhere -> one of the files that do."""
+    """Map each imported third-party package to one file that imports it."""
     found = {
         module.partition(".")[0]: str(path.relative_to(ROOT))
         for path in paths
@@ -115,7 +115,7 @@ def packages(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def shipped() -> dict[str, Path]:
-    """Modules of both wheels."""
+    """Return the modules of both wheels."""
     folders = [*(ROOT / package for package in PACKAGES), WORKSHOP / "eagle3_tools"]
     files = {
         path.relative_to(folder.parent): path for folder in folders for path in folder.rglob("*.py")
@@ -141,7 +141,7 @@ def test_what_the_wheel_imports_is_declared() -> None:
     ("folder", "extra"), [("serve/train", "train"), ("convert/equivalence", "transformers")]
 )
 def test_an_extra_brings_all_that_its_folder_imports_at_start(folder: str, extra: str) -> None:
-    """datasets and wandb are imported where they are asked for."""
+    """datasets and wandb are imported on demand only."""
     found = {
         name.partition(".")[0]
         for path in (ROOT / folder).rglob("*.py")

@@ -1,4 +1,4 @@
-"""Whatever a flag is given, a command reads it or ends with status 2 and one line."""
+"""A command accepts any value of a flag, or exits with status 2 and a one-line error."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ READERS: dict[str, tuple[Callable[[list[str]], Any], list[str]]] = {
     "eagle3-serve": (parse_serve_flags, ["--demo"]),
     "eagle3-generate": (parse_generate_flags, ["--demo", "--prompt", "a"]),
 }
-"""Commands whose flags are read without anything being run."""
+"""Commands whose flags can be parsed without running anything."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def valued(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Flags that take a value."""
+    """Yield flags that take a value."""
     for action in parser._actions:
         if action.option_strings and action.nargs != 0:
             yield action

@@ -1,4 +1,4 @@
-"""Sizes of folders, files and functions, and names that have one meaning."""
+"""Limits on the size of folders, files and functions, and unique names."""
 
 import ast
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ ONE_MEANING = (
     *("Plan", "Tiles", "Say", "Choice", "Side", "Message", "Rows", "Report"),
     *("Pair", "Batch", "Scheme", "Observer", "OneLineParser"),
 )
-"""Words that had several meanings; each may be the name of one thing."""
+"""Names that once had several meanings; each may be defined in one module only."""
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -43,8 +43,7 @@ def test_files_are_short() -> None:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and number of lines of every function but kernel bodies, whose docstrings say the grid
-    that they run on: a kernel is one function."""
+    """Yield name and line count of every function except kernels ("Grid" in the docstring)."""
     kernels = path.is_relative_to(ROOT / "pallas_kernels")
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -60,7 +59,7 @@ def test_functions_are_short() -> None:
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
-    """Names of a module's classes and types."""
+    """Yield the names of a module's classes and types."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -80,7 +79,7 @@ def test_a_name_has_one_meaning() -> None:
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:
-    """Folders of tests are no packages: of two modules of one name pytest imports one alone."""
+    """Test folders are not packages, so pytest imports only one of two modules with equal names."""
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for path in (ROOT / "tests").rglob("*.py"):
         if not (path.parent / "__init__.py").exists() and path.name != "conftest.py":

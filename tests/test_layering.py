@@ -1,5 +1,4 @@
-"""Imports point down: eagle3_tools > serve > convert > eagle3_jax > pallas_kernels; in serve/,
-rightward."""
+"""Imports point down, from eagle3_tools to pallas_kernels, and in serve/ as ROOMS allows."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -18,10 +17,10 @@ NOT_BELOW = {
     "eagle3_tools": set(),
 }
 EXEMPT = {"convert/equivalence": {"torch"}}
-"""It compares with torch; nothing else of the product imports it."""
+"""The comparison with torch; no other folder of the product imports torch."""
 
 COMMANDS = {"generate", "train"}
-"""Rooms of commands: they may import every other room, and none imports them."""
+"""Rooms of commands: they may import every other room, and no room imports them."""
 ROOMS: dict[str, set[str]] = {
     "responses": {
         *("openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options", "images"),
@@ -47,17 +46,17 @@ ROOMS: dict[str, set[str]] = {
     "limited": set(),
     "page": set(),
 }
-"""The rooms of serve/, and which others each may import: only those that stand further down."""
+"""Rooms of serve/ -> the rooms that each may import, all of which are further down."""
 NOT_IN_ROOM = {
     "engine": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
     "chat_format": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
     "images": {"starlette", "fastapi", "uvicorn", "h11", "http", "pydantic"},
 }
-"""The engine's room knows no HTTP; chat formats and images no bodies of requests or answers."""
+"""The engine's room has no HTTP; chat formats and images have no request or response bodies."""
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of the packages that a file imports, anywhere in it."""
+    """Return the top-level packages that a file imports anywhere."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -69,7 +68,7 @@ def imported(path: Path) -> set[str]:
 
 
 def exempt(path: Path) -> set[str]:
-    """What this file may import all the same."""
+    """Return packages that this file may import as an exception."""
     return EXEMPT.get(str(path.parent.relative_to(ROOT)), set())
 
 
@@ -128,7 +127,7 @@ def test_the_parts_of_the_engine_import_one_way() -> None:
 
 
 def rooms_imported(path: Path) -> set[str]:
-    """Rooms of serve/, or names of modules directly in it, that a file imports."""
+    """Return rooms of serve/, or modules directly in it, that a file imports."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "serve":

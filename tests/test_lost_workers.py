@@ -1,4 +1,4 @@
-"""A worker process that is killed ends the run with a message."""
+"""A killed worker process ends the run with a message."""
 
 import os
 import subprocess

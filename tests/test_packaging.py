@@ -1,5 +1,4 @@
-"""The wheels of product and workshop hold their packages and nothing else, and what their
-pyproject.toml names exists."""
+"""Both wheels contain exactly their packages, and all entry points of pyproject.toml exist."""
 
 import ast
 import tomllib

@@ -1,4 +1,4 @@
-"""Every proof of the Makefile records that it passed, and what it covers exists."""
+"""Every proof target of the Makefile records that it passed, and the paths it covers exist."""
 
 import re
 from pathlib import Path

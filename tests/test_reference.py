@@ -1,4 +1,4 @@
-"""docs/reference is what the code says, and every command line in the docs is one that works."""
+"""docs/reference is up to date, and parsers accept every command line in the docs."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ ENDS = {"&&", "||", "|", "&", ";", ">", "2>"}
 
 
 def code_lines(path: Path) -> Iterator[str]:
-    """Lines of indented and fenced blocks, continued ones joined."""
+    """Yield lines of indented and fenced blocks, with continued lines joined."""
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     indented = re.findall(r"^    (.*)", text, re.MULTILINE)
@@ -26,7 +26,7 @@ def code_lines(path: Path) -> Iterator[str]:
 
 
 def shell_lines(path: Path) -> Iterator[list[str]]:
-    """The words of each line that has a command of ours; quotes may go over several lines."""
+    """Yield the words of each line with one of our commands; quotes may span several lines."""
     begun = ""
     for line in code_lines(path):
         begun = f"{begun} {line}" if begun else line
@@ -40,7 +40,7 @@ def shell_lines(path: Path) -> Iterator[list[str]]:
 
 
 def commands_in(line: list[str]) -> Iterator[list[str]]:
-    """The commands of ours in a line of shell, as name and flags."""
+    """Yield our commands in a shell line, as name and flags."""
     words: list[str] = []
     for word in [*line, ";"]:
         if word not in ENDS:

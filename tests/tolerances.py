@@ -1,16 +1,15 @@
-"""How far correct implementations may lie apart: a property of the number format, not a test."""
+"""Allowed differences between correct implementations; they depend on the number format only."""
 
 FLOAT32_ATOL = 1e-5
-"""Absolute, on logits and hidden states; independent float32 implementations differ by 4e-6."""
+"""Absolute, for logits and hidden states; independent float32 implementations differ by 4e-6."""
 
 FED_BACK_ACTIVATIONS_RMS = 5e-2
-"""Root mean square on a chain of steps whose activations are quantised: the last bit of a state can
-decide to which side a value on a rounding boundary falls, which moves it by a step of the format,
-and the next step starts from there."""
+"""RMS over a chain of steps with quantised activations. The last bit of a state can decide how a
+value at a rounding boundary is rounded, which moves it by a step of the format.
+"""
 
 CLEAR_MARGIN = 1e-3
-"""Least distance of the two best draft logits for which a transcript must agree token for token."""
+"""Least margin of the two best draft logits for which a transcript must agree in every token."""
 
 ACTIVATION_SCHEMES_RMS = 0.1
-"""Root mean square on logits whose sides do not quantise activations by the same scheme: one may
-leave them as they are."""
+"""RMS on logits of two sides whose activations are quantised differently, or on one side only."""

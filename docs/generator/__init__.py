@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference, from a checkout: `python -m docs.generator`."""
+"""Generator of the pages in docs/reference, run from a checkout: `python -m docs.generator`."""
 
 from collections.abc import Callable
 from pathlib import Path

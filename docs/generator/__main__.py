@@ -1,4 +1,4 @@
-"""Writes the pages anew."""
+"""Write all generated pages."""
 
 from docs.generator import PAGES, ROOT
 

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command with its flags, from the parsers."""
+"""Generate docs/reference/cli.md: every command with its flags, from the parsers."""
 
 import argparse
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PARAGRAPH = "\n\n"
 
 
 def commands_page(root: Path) -> str:
-    """The page."""
+    """Return the page."""
     sections = [HEAD]
     for name, entry_point in entry_points(root).items():
         sections += _command(name, parser_of(entry_point), "##")

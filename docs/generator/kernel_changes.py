@@ -1,4 +1,4 @@
-"""The page of every recorded kernel case before and after the kernels' changes."""
+"""Generate the page with every recorded kernel case before and after the kernels changed."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ the order of their launches. (new): the older record has no such case.
 
 
 def kernel_changes_page(root: Path) -> str:
-    """Rounds first, then the cases of each GPU."""
+    """Return the page: rounds first, then the cases of each GPU."""
     before = root / BEFORE
     lines = [HEAD, "## Rounds", "", "k = 3, 8,704 slots, kernels alone.", ""]
     lines += _table(("round", "ms", "share"), round_changes(before))

@@ -1,4 +1,4 @@
-"""The parsers that commands really use: a command is run up to where it reads its flags."""
+"""Get the real parser of a command by running the command until it parses its flags."""
 
 import tomllib
 from argparse import ArgumentParser
@@ -9,11 +9,11 @@ from typing import Any
 from unittest.mock import patch
 
 MODULES = ("convert.equivalence", "eagle3_tools.kernel_bench", "eagle3_tools.aot")
-"""What is run as `python -m NAME` and reads flags."""
+"""Modules with flags that are run as `python -m NAME`."""
 
 
 class Reached(BaseException):
-    """A command has got to its flags; no command may take it for an error."""
+    """Raised when a command parses its flags; not an Exception, so that no command handles it."""
 
     def __init__(self, parser: ArgumentParser) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Reached(BaseException):
 
 
 def entry_points(root: Path) -> dict[str, str]:
-    """Command -> "module:function", of the product and of the workshop, and then the modules."""
+    """Map commands to "module:function": scripts of the product and of tools/, then MODULES."""
     scripts: dict[str, str] = {}
     for folder in (root, root / "tools"):
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
@@ -30,14 +30,14 @@ def entry_points(root: Path) -> dict[str, str]:
 
 
 def parser_of(entry_point: str) -> ArgumentParser:
-    """The parser of a command."""
+    """Return the parser of a command."""
     return _run(entry_point, [], parse=False)
 
 
 def check_flags(entry_point: str, argv: Sequence[str]) -> None:
-    """Reads a command line as the command does, and runs nothing.
+    """Parse a command line as the command does, without running the command.
 
-    Raises SystemExit as the parser does, where the command would refuse it.
+    Raises SystemExit, as the parser does, if the command would refuse it.
     """
     _run(entry_point, argv, parse=True)
 

@@ -1,6 +1,6 @@
-"""docs/reference/python.md: the public names of the packages, for mkdocstrings to render.
+"""Generate docs/reference/python.md: the public names of the packages, for mkdocstrings.
 
-Nothing is imported: a public name is one that a package's `__init__.py` imports as itself.
+No package is imported: a public name is one that its `__init__.py` imports as itself.
 """
 
 import ast
@@ -39,7 +39,7 @@ def _exported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _definition(root: Path, module: str, name: str) -> str:
-    """Return the full name where it is defined, through the modules that import it."""
+    """Return the full name where it is defined, following imports."""
     for node in _statements(_module(root, module)):
         if isinstance(node, ast.ImportFrom) and node.module:
             if name in (alias.asname or alias.name for alias in node.names):
@@ -48,7 +48,7 @@ def _definition(root: Path, module: str, name: str) -> str:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those behind TYPE_CHECKING included."""
+    """Yield the statements of a module, including those under TYPE_CHECKING."""
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from node.body

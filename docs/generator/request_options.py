@@ -1,4 +1,4 @@
-"""docs/reference/request-options.md: every option of a request, from the table of options."""
+"""Generate docs/reference/request-options.md from the table of request options."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def options_page(root: Path) -> str:
-    """The page; root is the checkout, of which it needs nothing."""
+    """Return the page; `root` is unused."""
     rows = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
     for name, row in REQUEST_OPTIONS.items():
         cells = [

@@ -1,1 +1,1 @@
-"""Jobs for InferenceX: the matrix, its check, and the launchers under benchmarks/."""
+"""Jobs for InferenceX: the matrix, its validation, and the launchers in benchmarks/."""

@@ -1,4 +1,4 @@
-"""python -m docs.inferencex [FILE]: checks a matrix and prints its jobs, one command a line."""
+"""python -m docs.inferencex [FILE]: check a matrix and print its jobs, one command per line."""
 
 import shlex
 import sys
@@ -8,7 +8,7 @@ from docs.inferencex.matrix import MATRIX, Job, jobs, read_matrix
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit status: 0, or 2 for a matrix that can't be used."""
+    """Return the exit status: 0, or 2 for an invalid matrix."""
     try:
         for key, entry in read_matrix(Path(argv[0]) if argv else MATRIX).items():
             for job in jobs(key, entry):

@@ -1,9 +1,8 @@
-"""The benchmark matrix in InferenceX's form: its schema, and the jobs it stands for.
+"""Schema of the benchmark matrix in InferenceX's form, and the jobs it expands to.
 
-The field names are those of InferenceX's master configs for one node (843c6254,
-utils/matrix_logic/validation.py); unknown ones are errors there and here. Narrower than there:
-pipeline parallelism is not built, contexts and attention are not divided by any of these jobs, and
-every job must have its launcher.
+The field names are those of InferenceX's single-node master configs (843c6254,
+utils/matrix_logic/validation.py). Unknown fields are errors in both. This schema is narrower: no
+pipeline parallelism, no split contexts or attention, and every job needs a launcher.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ MATRIX = HERE / "configs" / "eagle3-jax.yaml"
 LAUNCHERS = HERE / "benchmarks" / "single_node" / "fixed_seq_len"
 RANGE_RATIO = 0.8
 ROOM = 256
-"""Tokens of context beyond prompt and answer, for what the chat template adds."""
+"""Context tokens beyond prompt and answer, for the chat template."""
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 
@@ -31,7 +30,7 @@ class _Strict(BaseModel):
 
 
 class SearchPoint(_Strict):
-    """One way to lay the model over GPUs, and how many requests are under way at a time."""
+    """One parallel layout over GPUs, and the concurrencies to run it with."""
 
     tp: Count
     ep: Count = 1
@@ -54,7 +53,7 @@ class SearchPoint(_Strict):
 
     @property
     def concurrencies(self) -> list[int]:
-        """Doubling from start to end, which is one of them."""
+        """Powers of two times `conc_start` below `conc_end`, then `conc_end`; or `conc_list`."""
         if self.conc_list is not None:
             return self.conc_list
         assert self.conc_start and self.conc_end
@@ -63,7 +62,7 @@ class SearchPoint(_Strict):
 
 
 class SequenceLengths(_Strict):
-    """Tokens of prompt and answer."""
+    """Tokens of prompt (`isl`) and answer (`osl`), and the layouts to run."""
 
     isl: Count
     osl: Count
@@ -71,7 +70,7 @@ class SequenceLengths(_Strict):
 
 
 class Scenarios(_Strict):
-    """Of InferenceX's scenarios only that of fixed lengths."""
+    """InferenceX's scenarios; only fixed lengths are supported."""
 
     fixed_seq_len: list[SequenceLengths] = Field(min_length=1)
 
@@ -92,14 +91,14 @@ class Entry(_Strict):
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its launcher, and the variables it reads."""
+    """One run: its launcher and the environment variables that the launcher reads."""
 
     launcher: Path
     variables: Mapping[str, str]
 
 
 def read_matrix(path: Path = MATRIX) -> dict[str, Entry]:
-    """The entries by key; ValueError, naming the place, for what the schema does not have."""
+    """Read the entries by key; raise ValueError, naming the place, if the schema is violated."""
     try:
         return TypeAdapter(dict[str, Entry]).validate_python(yaml.safe_load(path.read_text()))
     except (ValidationError, yaml.YAMLError) as error:
@@ -107,7 +106,7 @@ def read_matrix(path: Path = MATRIX) -> dict[str, Entry]:
 
 
 def jobs(key: str, entry: Entry) -> Iterator[Job]:
-    """Every run of an entry; ValueError where one has no launcher."""
+    """Yield every run of an entry; raise ValueError for a run without a launcher."""
     for lengths in entry.scenarios.fixed_seq_len:
         for point in lengths.search_space:
             launcher = LAUNCHERS / _launcher_name(entry, point)
@@ -118,7 +117,7 @@ def jobs(key: str, entry: Entry) -> Iterator[Job]:
 
 
 def _launcher_name(entry: Entry, point: SearchPoint) -> str:
-    """As InferenceX's runners spell it; only `mtp` has a suffix there."""
+    """Return the name that InferenceX's runners expect; only `mtp` has a suffix there."""
     suffix = "_mtp" if point.spec_decoding == "mtp" else ""
     stem = f"{entry.model_prefix}_{entry.precision}_{entry.runner}_{entry.framework}"
     return f"{stem}{suffix}.sh"

@@ -1,1 +1,1 @@
-"""The emulator of AMD's machine code against AMD's own documents and against other computations."""
+"""Tests of the AMD emulator against AMD's documents and other computations."""

@@ -1,4 +1,4 @@
-"""Compares what an instruction of the vector unit wrote with what AMD's text says, lane by lane."""
+"""Compare the results of a vector instruction with AMD's text, lane by lane."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from eagle3_tools.aot.amd.decode import Instruction, Kind
 
 U64 = np.uint64
 TRANSCENDENTAL = {"v_exp_f32", "v_log_f32", "v_rcp_f32", "v_rsq_f32"}
-"""Of these hardware promises 1 ulp, and so does the text."""
+"""Operations with an error of up to 1 ulp in hardware and in the text."""
 
 
 def check(
@@ -22,10 +22,10 @@ def check(
     after: Any = lambda x: x,
     more: dict[str, Any] | None = None,
 ) -> None:
-    """Runs it with all lanes, with some, and in some of the waves; each time compares everything.
+    """Run `i` with all lanes, with some, and in some of the waves; compare all results.
 
-    sources: what the operation sees, uint64 [waves, lanes], where that is not what registers hold;
-    after: of patterns that the text says, what the encoding does to them; more: state of the text.
+    `sources` are the operation's inputs, uint64 [waves, lanes], if they differ from the registers.
+    `after` is the encoding's effect on result patterns, `more` is further state for the text.
     """
     if sources is None:
         sources = [held(w, operand) for operand in i.sources if operand.type != "M64"]
@@ -50,7 +50,7 @@ def check(
 
 
 def _fields(i: Instruction) -> dict[str, int]:
-    """What the text knows of the encoding."""
+    """Return the fields of the encoding that the text reads."""
     names = {"OPSEL": "opsel", "SIMM32": "literal"}
     if i.name.startswith("v_bitop3"):
         names |= {"INST.OMOD": "omod", "INST.ABS": "abs", "INST.NEG": "neg"}
@@ -88,7 +88,7 @@ def _compare(
 
 
 def _flag(i: Instruction, name: str, wanted: dict[str, np.ndarray]) -> np.ndarray:
-    """This lane's bit, which the texts give in three ways."""
+    """Return this lane's bit, which the texts give in three ways."""
     if name == "vdst":
         return wanted["D0"] >> np.arange(LANES, dtype=U64) & U64(1) == 1
     if i.name == "v_mad_u64_u32":

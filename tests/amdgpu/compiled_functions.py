@@ -8,11 +8,11 @@ from jax import Array
 from eagle3_tools.amdgpu.program.compiled import Source
 
 TABLE = np.arange(3000, dtype=np.float32).reshape(30, 100)
-"""A constant that is too large to become part of a kernel's code."""
+"""A constant too large to be embedded in a kernel's code."""
 
 
 def source(key: tuple[str, str]) -> Source:
-    """(name, architecture) -> what to compile. Raises KeyError for another name."""
+    """Return the source of (name, architecture); raise KeyError for another name."""
     name, arch = key
     return {"control_flow": _control_flow, "doubled": _doubled}[name](arch)
 
@@ -20,7 +20,7 @@ def source(key: tuple[str, str]) -> Source:
 def control_flow(
     x: Array, w: Array, unused: Array, count: Array, order: Array
 ) -> tuple[Array, ...]:
-    """A product of the library, a loop of data's length, a branch, sorts, a table and a scan."""
+    """A library product, a loop of dynamic length, a branch, sorts, a table and a scan."""
 
     def more(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         step, y = carry

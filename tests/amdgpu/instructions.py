@@ -1,7 +1,7 @@
-"""Makes single instructions with the wheel's own constructors, and reads them as the emulator does.
+"""Encode single instructions with tinygrad's constructors, and decode them with the emulator.
 
-Vector sources lie in v[16], v[24] and v[32], scalar ones in s[16], s[24] and s[32], results in
-v[8] and s[8], unless said otherwise.
+Vector sources are in v[16], v[24] and v[32], scalar sources in s[16], s[24] and s[32], results in
+v[8] and s[8], unless stated otherwise.
 """
 
 import importlib
@@ -16,9 +16,9 @@ _PLACES = {
     **{"vsrc0": 16, "vsrc1": 24, "sbase": 40, "srsrc": 40},
 }
 _SCALAR = ("OPR_SREG", "OPR_SDST", "OPR_SSRC")
-"""How AMD calls operands that lie in scalar registers only."""
+"""AMD's names for operands in scalar registers only."""
 _MARKS = {"DPP16": 250, "SDWA": 249, "SDWA_SDST": 249}
-"""What src0 says where such an encoding follows."""
+"""Values of src0 that announce DPP and SDWA encodings."""
 
 
 def _tables() -> Any:
@@ -26,26 +26,26 @@ def _tables() -> Any:
 
 
 def has_form(mnemonic: str, form: str) -> bool:
-    """Whether an opcode has an encoding: "e32" or "e64"."""
+    """Return whether an opcode has an encoding: "e32" or "e64"."""
     return hasattr(_tables(), f"{mnemonic}_{form}")
 
 
 def v(first: int, count: int = 1) -> Any:
-    """Vector registers, as constructors take them."""
+    """Return vector registers as constructors take them."""
     return s(256 + first, count)
 
 
 def s(first: int, count: int = 1) -> Any:
-    """Scalar registers, as constructors take them; VCC begins at 106."""
+    """Return scalar registers as constructors take them; VCC begins at 106."""
     codes = _tables().src
     return codes[first] if count == 1 else codes[first : first + count - 1]
 
 
 def encode(mnemonic: str, form: str = "", **fields: Any) -> Instruction:
-    """One instruction at address 0.
+    """Encode one instruction at address 0.
 
-    form: "e32", "e64", "DPP16", "SDWA", "SDWA_SDST", or "" for the only one, or else the shortest.
-    fields: registers, constants and all else by AMD's names.
+    `form` is "e32", "e64", "DPP16", "SDWA", "SDWA_SDST", or "" for the only or shortest one.
+    `fields` are registers, constants and others by AMD's names.
     """
     kind, op = _class_of(mnemonic, form)
     known, operands = dict(kind._fields), _operands(op)
@@ -77,7 +77,7 @@ def _operands(op: Any) -> dict[str, Any]:
 
 
 def _unaliased(name: str) -> str:
-    """DPP and SDWA have other names for sources than the tables of operands."""
+    """Return a source's name in the operand tables, which DPP and SDWA rename."""
     return name.removeprefix("v")
 
 

@@ -1,7 +1,7 @@
-"""Kernels of one product or one conversion, made to contain an instruction and little else.
+"""Kernels with one product or one conversion, to contain a given instruction and little else.
 
-Loads, stores and what moves blocks between layouts are ordinary instructions, so a layout that is
-wrong in the matrix instruction alone shows in the result.
+Loads, stores and layout changes are ordinary instructions, so a wrong layout in the matrix
+instruction alone shows in the result.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from pallas_kernels import gpu, triton
 
 @dataclass(frozen=True)
 class Product:
-    """x @ w, or x @ w.T, of blocks [rows, depth] and [depth, columns] in one workgroup.
+    """x @ w or x @ w.T of blocks [rows, depth] and [depth, columns] in one workgroup.
 
-    kind: "bf16", "f32", "fp8", "i8", or "fp4", "fp8_fp4" with scales of 32 inputs each.
+    `kind` is "bf16", "f32", "fp8", "i8", or "fp4" or "fp8_fp4" with a scale for each 32 inputs.
     """
 
     arch: str
@@ -33,14 +33,14 @@ class Product:
 
 
 def product_source(product: Product) -> Source:
-    """What to compile; arguments are those of `operands`."""
+    """Return the source of a product; its arguments are those of `operands`."""
     scaled = "fp4" in product.kind
     function = _scaled_product(product) if scaled else _plain_product(product)
     return Source(product.arch, function, operands(product))
 
 
 def operands(product: Product) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes and types of x, w and, where there are, the scales of both."""
+    """Return shapes and dtypes of x, w and, if there are any, the scales of both."""
     rows, columns, depth = product.rows, product.columns, product.depth
     shape = jax.ShapeDtypeStruct
     if "fp4" not in product.kind:
@@ -57,7 +57,7 @@ def operands(product: Product) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def element_type(arch: str, kind: str) -> Any:
-    """The type of elements whose kind is no fp4."""
+    """Return the dtype of elements other than fp4."""
     return {
         "bf16": jnp.bfloat16,
         "f32": jnp.float32,
@@ -97,7 +97,7 @@ def _launch(kernel: Any, product: Product, out: jax.ShapeDtypeStruct) -> Callabl
 
 
 def conversion_source(key: tuple[str, str]) -> Source:
-    """(architecture, "widen" or "narrow"): float8 to bfloat16, or float32 to float8, 256."""
+    """Return a conversion of 256: "widen" float8 to bfloat16, or "narrow" float32 to float8."""
     arch, direction = key
     narrow, wide = gpu.KNOWN[arch].fp8, jnp.float32
     if direction == "widen":

@@ -1,4 +1,4 @@
-"""Inputs that find differences between two meanings of an opcode: edges, neighbours and noise."""
+"""Inputs that reveal differences in opcode semantics: edge cases, their neighbours and noise."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ _WORD_EDGES = np.array(
 
 
 def samples(type_: str, bits: int, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """uint64 of a shape [waves, lanes]. type_: AMD's name for the operand's, such as F32."""
+    """Draw uint64 of a shape [waves, lanes]; `type_` is AMD's name, such as F32."""
     if bits == 64:
         low, high = (samples("U32", 32, shape, rng) for _ in range(2))
         if type_.endswith("F32"):
@@ -44,7 +44,7 @@ def _mixture(shape: tuple[int, int], rng: np.random.Generator, *kinds: np.ndarra
 
 
 def _words(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Edges, small numbers of both signs, fields of a few bits in each half, and any."""
+    """Draw edge cases, small signed numbers, bit fields in each half, and arbitrary words."""
     small = rng.integers(-300, 1100, shape).astype(np.int32).view(U32)
     fields = rng.integers(0, 40, shape).astype(U32) | rng.integers(0, 32, shape).astype(U32) << 16
     bytes_ = rng.integers(0, 16, (*shape, 4)).astype(np.uint8).view(U32)[..., 0]
@@ -53,7 +53,7 @@ def _words(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
 
 
 def _floats(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Edges, numbers near one, whole and half ones, few bits that make ties, and any pattern."""
+    """Draw edge cases, numbers near 1, multiples of 1/2, ties, and arbitrary patterns."""
     near = rng.normal(0, 2, shape).astype(np.float32).view(U32)
     halves = (rng.integers(-4000, 4000, shape) / 2).astype(np.float32).view(U32)
     ties = near & U32(0xFFFFF000) | U32(0x800)

@@ -1,4 +1,4 @@
-"""Runs one instruction on some waves of random registers, and asks AMD's text for the same."""
+"""Run one instruction on waves with random registers, and evaluate AMD's text on the same."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ U32, U64 = np.uint32, np.uint64
 Array = np.ndarray
 _ELEMENTS = {"F32": 32, "PK2_F32": 32, "PK2_BF16": 16, "PK2_FP8": 8}
 _NAN_BEGINS = {32: 0x7F800001, 16: 0x7F81, 8: 0x7F}
-"""Bits of the numbers in a result, and the first of their positive patterns that is a NaN."""
+"""Bits of the numbers in a result, and their first positive NaN pattern."""
 
 
 def make_waves(
@@ -26,7 +26,7 @@ def make_waves(
     lds: LocalMemory | None = None,
     arch: str = "gfx950",
 ) -> Waves:
-    """Waves of one workgroup each, with all lanes active."""
+    """Make waves of one workgroup each, with all lanes active."""
     group = np.arange(count)
     return Waves(
         group,
@@ -40,7 +40,7 @@ def make_waves(
 
 
 def fill(w: Waves, operand: Operand, values: Array) -> None:
-    """Puts uint64 [waves, lanes] into an operand's registers; scalar ones take lane 0's."""
+    """Write uint64 [waves, lanes] to an operand's registers; scalar ones get lane 0's."""
     for k, register in enumerate(operand.registers):
         word = (values >> U64(32 * k) & U64(0xFFFF_FFFF)).astype(U32)
         if operand.kind is Kind.VECTOR:
@@ -50,7 +50,7 @@ def fill(w: Waves, operand: Operand, values: Array) -> None:
 
 
 def held(w: Waves, operand: Operand) -> Array:
-    """uint64 [waves, lanes] of an operand's registers, or its constant."""
+    """Return uint64 [waves, lanes] of an operand's registers, or its constant."""
     shape = (w.count, LANES)
     if operand.kind is Kind.CONSTANT:
         return np.full(shape, operand.value, U64)
@@ -74,9 +74,9 @@ def _flags(w: Waves) -> dict[str, Array]:
 def random_waves(
     i: Instruction, count: int, seed: int, *, change: Callable[[int, Array], Array] | None = None
 ) -> Waves:
-    """Waves whose registers hold samples of what the instruction reads, and random flags.
+    """Make waves with samples of the instruction's inputs in registers, and random flags.
 
-    change: what to make of the samples of source k, where an opcode doesn't take all.
+    `change` maps samples of source k to values that the opcode supports.
     """
     rng, w = np.random.default_rng(seed), make_waves(count)
     shape = (count, LANES)
@@ -91,7 +91,7 @@ def random_waves(
 
 
 def copied(w: Waves) -> Waves:
-    """Waves with the same registers."""
+    """Copy the waves with their registers."""
     twin = make_waves(w.count, w.memory, w.lds)
     twin.vectors[:], twin.scalars[:], twin.scc[:] = w.vectors, w.scalars, w.scc
     twin.set_exec(w.exec.copy())
@@ -99,7 +99,7 @@ def copied(w: Waves) -> Waves:
 
 
 def run(i: Instruction, w: Waves, chosen: Any = slice(None)) -> Any:
-    """Executes it in those waves."""
+    """Execute the instruction in the chosen waves."""
     w.chosen = chosen
     w.all_active = bool(w.exec[chosen].all())
     with np.errstate(all="ignore"):
@@ -109,7 +109,7 @@ def run(i: Instruction, w: Waves, chosen: Any = slice(None)) -> Any:
 
 
 def scalar_state(w: Waves, wave: int) -> dict[str, int]:
-    """Flags and masks, by the names of AMD's text."""
+    """Return flags and masks under the names of AMD's text."""
 
     def pair(first: int) -> int:
         return int(w.scalars[first, wave]) | int(w.scalars[first + 1, wave]) << 32
@@ -122,9 +122,9 @@ def scalar_state(w: Waves, wave: int) -> dict[str, int]:
 def said_of_lanes(
     i: Instruction, w: Waves, sources: list[Array], old: Array, **more: Any
 ) -> list[list[dict[str, Any]]]:
-    """AMD's text for every lane [waves][lanes]; sources: what the operation sees.
+    """Evaluate AMD's text for every lane [waves][lanes]; `sources` are the operation's inputs.
 
-    The mask that an opcode takes in a third source is VCC in the text.
+    The mask in an opcode's third source is VCC in the text.
     """
     names = [f"S{k}" for k in range(len(sources))]
 
@@ -142,7 +142,7 @@ def said_of_lanes(
 
 
 def canonical(patterns: Array, type_: str) -> Array:
-    """uint64 patterns with one NaN in the place of every NaN; integers as they are."""
+    """Replace every NaN in uint64 patterns by the same NaN; integers are unchanged."""
     bits = _ELEMENTS.get(type_)
     if bits is None:
         return patterns
@@ -155,7 +155,7 @@ def canonical(patterns: Array, type_: str) -> Array:
 
 
 def distance(a: Array, b: Array) -> Array:
-    """How many float32 lie between two patterns; none between two NaN, very many beside one."""
+    """Count the float32 between two patterns: 0 for two NaN, very many for one."""
 
     def place(x: Array) -> Array:
         number = canonical(x, "F32").astype(np.int64)

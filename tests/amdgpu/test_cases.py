@@ -1,4 +1,4 @@
-"""The small cases stand for all real ones: operations, formats, kernels, tiles; and errors show."""
+"""The small cases cover all real operations, formats, kernels and tiles, and reveal errors."""
 
 import math
 import re
@@ -21,16 +21,16 @@ from pallas_kernels.quantized import QuantizedArray
 EVERY = emulated_cases()
 SMALL = [case for case in EVERY if not case.long]
 WHOLE_ROWS = ("quantize_fp8", "quantize_int8", "quantize_mxfp4", "logits_argmax_merge")
-"""Kernels whose block is a row of any length; real ones are 7,168 inputs in the cases of route."""
+"""Kernels whose block is a row of any length; the cases of route have real rows of 7,168."""
 MOST_PROGRAMS = 400
-"""A router's map has one for each of 384 experts, of one wave."""
+"""Most programs to emulate: a router's map has one, of one wave, for each of 384 experts."""
 
 FAMILIES = list({case.case.operation: case for case in reversed(SMALL)}.values())
 """The first case of each operation."""
 
 
 def format_of(case: Case) -> str:
-    """Its variant without the sizes: formats and options."""
+    """Return the variant without sizes: formats and options."""
     return re.sub(r"(rows|tokens|page|q|b)\d+_?|[\d.]+k_?", "", case.variant).strip(" _")
 
 
@@ -71,7 +71,7 @@ def test_it_launches_the_kernels_of_the_real_case_with_their_tiles(
 
 
 def rolled(arguments: Any) -> Any:
-    """Every scale in the place of its neighbour."""
+    """Move every scale to its neighbour's place."""
 
     def roll(leaf: Any) -> Any:
         return replace(leaf, scale=jnp.roll(leaf.scale, 1, -1)) if is_quantised(leaf) else leaf

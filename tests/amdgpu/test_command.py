@@ -1,4 +1,4 @@
-"""What `python -m eagle3_tools.amdgpu` runs, refuses and says."""
+"""Jobs, errors and reports of `python -m eagle3_tools.amdgpu`."""
 
 import json
 from collections import Counter

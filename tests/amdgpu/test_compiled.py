@@ -1,4 +1,4 @@
-"""What is compiled brings everything that a run of it needs, and runs as JAX does."""
+"""A compiled program has everything that a run needs, and gives JAX's results."""
 
 from functools import partial
 

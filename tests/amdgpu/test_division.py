@@ -1,4 +1,4 @@
-"""Tests that LLVM's division, made of the emulator's operations, divides as IEEE 754 says."""
+"""LLVM's division, built from the emulator's operations, divides as IEEE 754 specifies."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _EDGES = np.array(
 
 
 def _divide(w: Waves) -> None:
-    """What LLVM (SITargetLowering::LowerFDIV32) makes of an IEEE division of v0 by v1, into v10."""
+    """Divide v0 by v1 into v10 as LLVM does (SITargetLowering::LowerFDIV32)."""
 
     def scale(target: int, what: int) -> None:
         sources = {"src0": v(what), "src1": v(_D), "src2": v(_N)}
@@ -90,7 +90,7 @@ def test_numbers_of_one_size_divide():
 
 @pytest.mark.parametrize("apart", [24, 95, 96, 97, 125, 126, 127, 130, 148, 149, 150, 151])
 def test_quotients_near_the_ends_of_the_range_divide(apart: int):
-    """Exponents so far apart, in both directions: denormal and infinite quotients, too."""
+    """Exponents far apart in both directions give denormal and infinite quotients too."""
     rng = np.random.default_rng(apart)
     low = rng.integers(0, 255 - apart, 1 << 13)
     mantissas = rng.integers(0, 1 << 23, (2, 1 << 13))

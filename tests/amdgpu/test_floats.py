@@ -1,4 +1,4 @@
-"""Tests the floating-point arithmetic of the pseudocode against NumPy and ml_dtypes."""
+"""The pseudocode's floating-point arithmetic against NumPy and ml_dtypes."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ _NAN = 0x7FC00000
 
 
 def _f32_patterns(count: int, seed: int) -> np.ndarray:
-    """u32 [count]: edges of both signs and a NaN, near ones and any patterns, shuffled."""
+    """Draw u32 [count]: edge cases of both signs, a NaN, numbers near 1, arbitrary patterns."""
     rng = np.random.default_rng(seed)
     edges = np.array([*_EDGES, *(edge | 0x80000000 for edge in _EDGES), _NAN], np.uint32)
     near_one = rng.integers(0x3E000000, 0x41000000, count, dtype=np.uint32)
@@ -24,7 +24,7 @@ def _f32_patterns(count: int, seed: int) -> np.ndarray:
 
 
 def _same(got: Bits, expected: np.ndarray) -> bool:
-    """Equal in bits, or both NaN."""
+    """Return whether the bits are equal, or both are NaN."""
     pattern = expected.view(f"u{expected.itemsize}")
     return got.pattern == pattern or (bool(np.isnan(expected)) and floats.is_nan(got))
 
@@ -51,10 +51,10 @@ def test_f32_comparisons_are_numpys():
 
 
 def test_fma_rounds_once():
-    # (1 + 2**-23) ** 2 is 1 + 2**-22 + 2**-46: only an exact product leaves the 2**-46.
+    # (1 + 2**-23) ** 2 is 1 + 2**-22 + 2**-46: only an exact product keeps the 2**-46.
     above_one, minus = Bits(F32, 0x3F800001), Bits(F32, 0xBF800002)
     assert floats.exact(floats.fma(above_one, above_one, minus)) == Fraction(1, 2**46)
-    # A sum in f64 is a tie here, and would drop the product that lies below f64's last bit.
+    # A sum in f64 is a tie here, and would drop the product below f64's last bit.
     tie, one, tiny = Bits(F32, 0x33800000), Bits(F32, 0x3F800000), Bits(F32, 0x00000001)
     assert floats.fma(tie, one, one).pattern == 0x3F800000
     near_tie = floats.add(tie, Bits(F32, 0x1B800000))

@@ -1,4 +1,4 @@
-"""Tests the operations that cross lanes, against AMD's text and the ISA's formulas of DPP."""
+"""Operations across lanes against AMD's text, and DPP against the ISA's formulas."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ _WAVES = 6
 
 
 def _some_lanes(w: Waves) -> None:
-    """All of the first wave, none of the second, some of the others."""
+    """Activate all lanes of the first wave, none of the second, some of the others."""
     lanes = np.random.default_rng(0).random((w.count, LANES)) < 0.6
     lanes[0], lanes[1] = True, False
     w.set_exec(lanes)
@@ -37,7 +37,7 @@ def _registers(w: Waves, wave: int) -> dict[tuple[int, int], int]:
 
 
 def _check_text(i: Instruction, w: Waves, **places: int) -> None:
-    """Compares vector registers, and a scalar result, with the text's, for every wave."""
+    """Compare vector registers, and a scalar result, with the text's, for every wave."""
     done = copied(w)
     run(i, done)
     for wave in range(w.count):
@@ -64,7 +64,7 @@ def test_swaps_of_rows_are_amds(mnemonic: str):
 
 
 def test_a_swap_of_rows_with_inactive_lanes_is_refused():
-    """The text does not look at EXEC; no kernel of ours does this."""
+    """The text ignores EXEC; our kernels do not do this."""
     i = encode("v_permlane16_swap_b32", "e32")
     w = random_waves(i, _WAVES, 0)
     _some_lanes(w)
@@ -91,7 +91,7 @@ def test_reading_and_writing_a_lane_are_amds(lane: object):
 
 
 def _dpp_source(control: int, lane: int) -> int | None:
-    """The lane that DPP reads for this one; None where there is none (CDNA3 ISA, "DPP_CTRL")."""
+    """Return the lane that DPP reads for `lane`, or None (CDNA3 ISA, "DPP_CTRL")."""
     row, inside = lane // 16 * 16, lane % 16
     if control <= 0xFF:  # DPP_QUAD_PERM
         return lane // 4 * 4 + (control >> 2 * (lane % 4) & 3)
@@ -135,7 +135,7 @@ def test_dpp_reads_the_lane_of_the_isas_formula(
     fields = {"row_mask": row_mask, "bank_mask": bank_mask, "bc": bound, "dpp": control}
     i = encode(mnemonic, "DPP16", **fields)
     w = random_waves(i, 3, control)
-    for register in (16, 24):  # Payloads of NaN are not compared here.
+    for register in (16, 24):  # NaN payloads are not compared here.
         w.vectors[register] = (
             np.random.default_rng(0).normal(0, 9, (3, LANES)).astype("<f4").view("<u4")
         )
@@ -163,7 +163,7 @@ def _dpp_result(i: Instruction, w: Waves, wave: int, lane: int) -> int:
 
 
 def _swizzled(pattern: int, lane: int) -> int:
-    """The lane that it reads (CDNA3 ISA, "DS_SWIZZLE_B32", modes QDMode and BitMode)."""
+    """Return the lane that it reads (CDNA3 ISA, "DS_SWIZZLE_B32", modes QDMode and BitMode)."""
     if pattern >> 15:
         return lane // 4 * 4 + (pattern >> 2 * (lane % 4) & 3)
     kept, ones, flipped = pattern & 31, pattern >> 5 & 31, pattern >> 10 & 31

@@ -1,4 +1,4 @@
-"""What the library does behind a product: bias and gelu."""
+"""Epilogues of library products: bias and gelu."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ def product(bias: int, gelu: bool) -> LibraryProduct:
 
 
 def multiplied(given: LibraryProduct) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The result, and what was multiplied and added."""
+    """Return the result and the operands."""
     operands = [given.left, given.right, given.added, given.bias or given.added]
     sizes = {m.where.buffer: m.where.size for m in (*operands, given.result)}
     memory, rng = ProgramMemory(sizes, 0), np.random.default_rng(0)

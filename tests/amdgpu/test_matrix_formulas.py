@@ -1,8 +1,8 @@
-"""Tests matrix instructions element by element, against formulas of AMD's calculator.
+"""Matrix instructions against the formulas of AMD's calculator, element by element.
 
-The matrix instruction calculator says for every element of A, B and D = A B + C in which lane and
-in which of its registers it lies; of scaled instructions, CDNA4 ISA, "Matrix Core Scaling" says
-where scales lie. Whole numbers: every sum is exact.
+The matrix instruction calculator gives lane and register for every element of A, B and D = A B + C.
+For scaled instructions, CDNA4 ISA, "Matrix Core Scaling" gives the places of scales. All numbers
+are integers, so every sum is exact.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _BITS = {"f32": 32, "bf16": 16, "fp8": 8, "i8": 8, "fp4": 4}
 
 @dataclass(frozen=True)
 class Layout:
-    """size: rows of A and columns of B; depth: products of a sum; kinds of A's and B's elements.
+    """Layout of an instruction; `size` is rows of A and columns of B, `depth` the length of sums.
 
-    interleaved: 8 bits of f8f6f4, where a lane has 16 elements of each half of the depth.
+    In `interleaved` 8-bit f8f6f4 a lane has 16 elements of each half of the depth.
     """
 
     mnemonic: str
@@ -39,7 +39,7 @@ class Layout:
     arch: str = "gfx950"
 
     def place(self, row: int, k: int, kind: str) -> tuple[int, int]:
-        """Lane and element of A[row][k], or of B[k][column]."""
+        """Return lane and element of A[row][k], or of B[k][column]."""
         lanes = LANES // self.size
         if self.interleaved and kind == "fp8":
             return row + self.size * (k // 16 % lanes), k % 16 + 16 * (k // (16 * lanes))
@@ -47,7 +47,7 @@ class Layout:
         return row + self.size * (k // of_lane), k % of_lane
 
     def result_place(self, row: int, column: int) -> tuple[int, int]:
-        """Lane and register of C[row][column] and D[row][column]."""
+        """Return lane and register of C[row][column] and D[row][column]."""
         if self.size == 16:
             return column + 16 * (row // 4), row % 4
         return column + 32 * (row // 4 % 2), row % 4 + 4 * (row // 8)
@@ -75,7 +75,7 @@ _CODES = {"fp8": 0, "fp4": 4}
 
 
 def _elements(kind: str, shape: tuple[int, int], arch: str, rng: Any) -> tuple[Any, Any]:
-    """Numbers and their bits."""
+    """Draw numbers and their bits."""
     if kind == "fp4":
         bits = rng.integers(0, 16, shape)
         return _FLOAT4[bits], bits
@@ -92,7 +92,7 @@ def _put(w: Waves, first: int, lane: int, element: int, bits: int, pattern: int)
 
 
 def _put_operand(w: Waves, layout: Layout, first: int, kind: str, bits: np.ndarray) -> None:
-    """bits [rows, depth] of A, or of B transposed."""
+    """Write bits [rows, depth] of A, or of B transposed."""
     for row in range(layout.size):
         for k in range(layout.depth):
             lane, element = layout.place(row, k, kind)
@@ -100,7 +100,7 @@ def _put_operand(w: Waves, layout: Layout, first: int, kind: str, bits: np.ndarr
 
 
 def _put_scales(w: Waves, layout: Layout, bytes_: tuple[int, int], rng: Any) -> list[np.ndarray]:
-    """Factors [rows, depth] of A and of B transposed; one byte for a row's 32 k, in lane order."""
+    """Write scales in lane order, one byte for 32 k of a row; return factors [rows, depth]."""
     factors = []
     for register, byte in zip(_SCALES, bytes_, strict=True):
         w.vectors[register] = rng.integers(0, 1 << 32, (1, LANES))
@@ -132,7 +132,7 @@ _VARIANTS = [
     for layout in LAYOUTS
     for bytes_ in ([(0, 0), (1, 2), (3, 1), (2, 3)] if "scale" in layout.mnemonic else [(0, 0)])
 ]
-"""And of scaled ones, which bytes of their registers A's and B's scales are."""
+"""Layouts, and for scaled ones the bytes of the registers that hold A's and B's scales."""
 
 
 @pytest.mark.parametrize("layout, bytes_", _VARIANTS, ids=str)
@@ -140,7 +140,7 @@ def test_a_matrix_instruction_multiplies(layout: Layout, bytes_: tuple[int, int]
     rng, scaled = np.random.default_rng(0), "scale" in layout.mnemonic
     w = make_waves(1, arch=layout.arch)
     w.vectors[:] = 0
-    w.set_exec(rng.random((1, LANES)) < 0.5)  # Matrix instructions don't look at it.
+    w.set_exec(rng.random((1, LANES)) < 0.5)  # Matrix instructions ignore EXEC.
     shape = layout.size, layout.depth
     factors = []
     for first, kind in zip((_A, _B), layout.kinds, strict=True):

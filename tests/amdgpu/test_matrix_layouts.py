@@ -1,8 +1,7 @@
-"""Tests what has no text of AMD's: layouts of matrix instructions, and reads that transpose.
+"""Layouts of matrix instructions and transposing reads, which AMD's texts do not specify.
 
-Small kernels with unsymmetric data against NumPy, where a wrong layout cannot cancel out, and the
-formulas of AMD's matrix instruction calculator, element by element. Numbers are so small that
-every sum is exact.
+Small kernels run on asymmetric data and are compared with NumPy, so that a wrong layout cannot
+cancel out. Numbers are so small that every sum is exact.
 """
 
 from collections import Counter
@@ -53,7 +52,7 @@ PRODUCTS = [
     (Product("gfx942", "fp8", 32, 32, 128, True), "v_mfma_f32_32x32x16_fp8_fp8"),
     (Product("gfx942", "i8", 16, 16, 128, True), "v_mfma_i32_16x16x32_i8"),
 ]
-"""A kernel, and the instructions that it is a witness of."""
+"""Kernels, and the instructions that each is a reference for."""
 
 
 def test_the_table_of_witnesses_names_these():
@@ -71,7 +70,7 @@ def _run(program: CompiledProgram, arguments: list[np.ndarray]) -> np.ndarray:
 
 
 def _plain_arguments(product: Product, rng: np.random.Generator) -> list[np.ndarray]:
-    """Whole numbers that the type holds, such that float32 holds every sum of products."""
+    """Draw integers of the type such that float32 holds every sum of products."""
     low, high = (-128, 128) if product.kind == "i8" else (-8, 9)
     dtype = np.dtype(element_type(product.arch, product.kind))
     return [rng.integers(low, high, o.shape).astype(dtype) for o in operands(product)]
@@ -93,7 +92,7 @@ def _scaled_arguments(product: Product, rng: np.random.Generator) -> list[np.nda
 
 
 def _numbers(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """float64 [rows, depth] of float8, or of float4 in pairs, the first one in the low bits."""
+    """Return float64 [rows, depth] of float8, or of float4 pairs with the first in the low bits."""
     if values.dtype == np.uint8:
         values = FLOAT4[np.stack([values & 15, values >> 4], -1).reshape(len(values), -1)]
     return values.astype(np.float64) * np.repeat(2.0 ** (scale.astype(int) - 127), 32, axis=1)
@@ -118,7 +117,7 @@ def test_a_kernel_of_one_product_multiplies(rocm_compiler: None, product: Produc
 def test_a_product_with_one_shows_the_number_that_each_byte_means(
     rocm_compiler: None, arch: str, rows: int
 ):
-    """On gfx942 bytes are e4m3fnuz: half of e4m3fn's numbers, and no infinity, -0 or other NaN."""
+    """On gfx942 bytes are e4m3fnuz: half of e4m3fn's numbers, without infinity, -0 or other NaN."""
     product = Product(arch, "fp8", rows, rows, 128, transposed=True)
     dtype = np.dtype(element_type(arch, "fp8"))
     every = np.arange(256, dtype=np.uint8).view(dtype)
@@ -136,7 +135,7 @@ def test_a_product_with_one_shows_the_number_that_each_byte_means(
 
 @pytest.mark.parametrize("arch", ["gfx950", "gfx942"])
 def test_numbers_become_float8(rocm_compiler: None, arch: str):
-    """On gfx942 with instructions for integers: the bits of e4m3fn mean half of it there."""
+    """gfx942 uses integer instructions: there the bits of e4m3fn mean half as much."""
     rng = np.random.default_rng(0)
     edges = np.array([0, -0.0, 448, -448, 2**-9, 2**-10, -(2**-10), 3 * 2**-11, 464, 17, 19, -25])
     x = np.concatenate([edges, rng.normal(0, 60, 122), rng.normal(0, 0.01, 122)])

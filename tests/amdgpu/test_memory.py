@@ -1,4 +1,4 @@
-"""What a GPU would let pass is an error of the emulated memory."""
+"""Accesses that a GPU would tolerate are errors in the emulated memory."""
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_waves_conflict_between_barriers_where_one_of_them_writes(
         getattr(local, kind)(*where, groups(0), groups(wave))
 
     access(first, 0)
-    access(second, 0)  # A wave's own accesses are in order.
+    access(second, 0)  # Accesses of one wave are in order.
     local.barrier(0)
     access(first, 0)
     if first == second == "load":

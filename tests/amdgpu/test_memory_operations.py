@@ -1,4 +1,4 @@
-"""Tests that loads and stores move the bytes that AMD's text says."""
+"""Loads and stores move the bytes that AMD's text specifies."""
 
 from typing import Any
 
@@ -18,19 +18,19 @@ from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 
 _WAVES, _SLOT = 2, 32
 _NO_ADDRESS = 127
-"""What saddr says without a scalar base (CDNA3 ISA, "Flat, Scratch, Global Address")."""
+"""Value of saddr without a scalar base (CDNA3 ISA, "Flat, Scratch, Global Address")."""
 _BYTES = _WAVES * LANES * _SLOT
 _RNG = np.random.default_rng(0)
 
 
 def _wide(w: Waves, operand: Operand, wave: int, lane: int) -> int:
-    """All of an operand's registers as one number."""
+    """Return all of an operand's registers as one number."""
     file = w.vectors[:, wave, lane] if operand.kind is Kind.VECTOR else w.scalars[:, wave]
     return sum(int(file[r]) << 32 * k for k, r in enumerate(operand.registers))
 
 
 def _ready(i: Instruction, memory: GlobalMemory | None = None, lds: Any = None) -> Waves:
-    """Waves with random vector registers, some lanes of which execute."""
+    """Make waves with random vector registers and some active lanes."""
     w = make_waves(_WAVES, memory, lds)
     w.vectors[:64] = _RNG.integers(0, 1 << 32, (64, _WAVES, LANES))
     lanes = _RNG.random((_WAVES, LANES)) < 0.7
@@ -40,13 +40,13 @@ def _ready(i: Instruction, memory: GlobalMemory | None = None, lds: Any = None) 
 
 
 def _slots() -> np.ndarray:
-    """Bytes where lanes access: each its own 32, in no order, with room to move within."""
+    """Return each lane's byte offset, in its own 32 bytes and in random order."""
     order = _RNG.permutation(_WAVES * LANES).reshape(_WAVES, LANES)
     return order * _SLOT + 4 * _RNG.integers(0, 4, (_WAVES, LANES))
 
 
 def _contents(raw: np.ndarray, base: int, first: int, count: int = 16) -> dict[int, int]:
-    """The bytes around an access, by address."""
+    """Return the bytes around an access, by address."""
     last = min(first + count, len(raw))
     return {base + k: int(raw[k]) for k in range(max(first, 0), last)}
 
@@ -54,7 +54,7 @@ def _contents(raw: np.ndarray, base: int, first: int, count: int = 16) -> dict[i
 def _check_lane(
     i: Instruction, before: Waves, after: Waves, wave: int, lane: int, said: dict[str, Any]
 ) -> None:
-    """A result's registers; bits of registers that the text does not mention stay."""
+    """Check a lane's result registers; bits that the text does not write must be unchanged."""
     name = "vdst" if "vdst" in i.operands else "vdata"
     if not any(what in i.name for what in ("load", "read", "atomic")):
         return
@@ -81,7 +81,7 @@ def _data(i: Instruction, w: Waves, wave: int, lane: int) -> dict[str, int]:
 def _check_vector_access(
     i: Instruction, w: Waves, base: int, where: np.ndarray, inside: np.ndarray
 ) -> None:
-    """where [waves, lanes]: the first byte of each access; inside: whether it is in the buffer."""
+    """Check an access whose first bytes are `where` [waves, lanes]; `inside` is in the buffer."""
     raw = w.memory.read(base, (_BYTES,), np.uint8)
     done = copied(w)
     run(i, done)
@@ -116,7 +116,7 @@ def test_a_global_access_is_amds(mnemonic: str, offset: int, scalar_base: bool):
     returns: dict[str, Any] = {"sc0": 1} if "atomic" in mnemonic else {}
     i = encode(mnemonic, offset=offset & 0x1FFF, saddr=base_register, addr=v(40), **returns)
     w, where = _ready(i, memory), _slots()
-    if returns:  # Half of the lanes find what they compare with.
+    if returns:  # Half of the lanes find the value they compare with.
         words = memory.read(base, (_BYTES // 4,), np.uint32)
         w.vectors[17, :, ::2] = words[where[:, ::2] // 4]
     if scalar_base:
@@ -130,8 +130,10 @@ def test_a_global_access_is_amds(mnemonic: str, offset: int, scalar_base: bool):
 @pytest.mark.parametrize("mnemonic", [m for m in VECTOR_MEMORY if m.startswith("buffer")])
 @pytest.mark.parametrize("offset", [0, 100])
 def test_a_buffer_access_is_amds_and_stops_at_the_buffers_end(mnemonic: str, offset: int):
-    """Beyond the descriptor's size loads give zeros and stores do nothing (CDNA3 ISA, "Buffer
-    Addressing", range checking); the scalar offset is no part of what is checked."""
+    """Loads beyond the descriptor's size give zeros, stores nothing; soffset is not checked.
+
+    Source: CDNA3 ISA, "Buffer Addressing", range checking.
+    """
     memory, base = _buffer()
     i = encode(mnemonic, offset=offset, offen=1, vaddr=v(40), srsrc=s(40, 4), soffset=s(50))
     w, where = _ready(i, memory), _slots()
@@ -172,7 +174,7 @@ _TWO = "ds_read2", "ds_write2"
 
 
 def _offsets(mnemonic: str) -> list[tuple[int, int]]:
-    """offset0 and offset1: of one number, or of two accesses."""
+    """Return pairs of offset0 and offset1: one number, or one for each of two accesses."""
     return [(0, 1), (2, 3)] if mnemonic.startswith(_TWO) else [(0, 0), (44, 2)]
 
 
@@ -183,7 +185,7 @@ def test_an_access_of_local_memory_is_amds(mnemonic: str):
 
 
 def _check_local_access(i: Instruction, offsets: tuple[int, int]) -> None:
-    # What two accesses of a lane reach is no other lane's.
+    # The two accesses of a lane do not overlap with another lane's.
     apart = 1024 if "st64" in i.name else 32
     size = apart * (LANES + 2) + 1024
     lds = LocalMemory(_WAVES, size, 1, 0)

@@ -1,4 +1,4 @@
-"""Tests what encodings do to operands and results: signs, clamps, halves, parts and constants."""
+"""Effects of encodings on operands and results: signs, clamps, halves, parts, constants."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,11 +18,11 @@ from eagle3_tools.aot.amd.decode import Instruction
 U64 = np.uint64
 _LOW, _SIGN = U64(0xFFFF_FFFF), U64(0x8000_0000)
 _PARTS = ((0, 8), (8, 8), (16, 8), (24, 8), (0, 16), (16, 16), (0, 32))
-"""SDWA's selections, in the order of their codes: first bit and bits (CDNA3 ISA, "SDWA")."""
+"""First bit and width of SDWA's selections, in order of their codes (CDNA3 ISA, "SDWA")."""
 
 
 def _signed(values: np.ndarray, absolute: int, negate: int) -> np.ndarray:
-    """First the magnitude, then the other sign."""
+    """Take the absolute value, then negate."""
     values = values & ~_SIGN if absolute else values
     return values ^ _SIGN if negate else values
 
@@ -50,7 +50,7 @@ def test_sources_lose_and_change_their_signs(mnemonic: str):
 
 
 def _clamped(patterns: np.ndarray) -> np.ndarray:
-    """Between 0 and 1, NaN to 0: AMD's own maximum and minimum. -0 stays, as in LLVM's folding."""
+    """Clamp to [0, 1] by AMD's maximum and minimum; NaN gives 0, -0 stays as in LLVM's folding."""
     flat = [
         pattern if pattern == 0x80000000 else _between_0_and_1(_quiet(pattern))
         for pattern in map(int, patterns.reshape(-1))
@@ -74,7 +74,7 @@ def test_results_are_clamped(mnemonic: str):
 
 
 def _halves(i: Instruction, w: Waves, low: Iterable[int], high: Iterable[int]) -> list[np.ndarray]:
-    """Of each source the half that op_sel names for the low operation, and op_sel_hi's."""
+    """Return each source with the halves that op_sel and op_sel_hi choose."""
 
     def half(values: np.ndarray, which: int) -> np.ndarray:
         return values >> U64(32 * which) & _LOW
@@ -204,7 +204,7 @@ def test_a_byte_with_a_sign_has_16_bits_in_an_unsigned_operation_on_16():
 @pytest.mark.parametrize("unused", [0, 2])
 @pytest.mark.parametrize("mnemonic", ["v_or_b32", "v_add_u32", "v_lshlrev_b16"])
 def test_sdwa_writes_a_part_of_the_result(mnemonic: str, selection: int, unused: int):
-    """The rest of the register becomes zero, or stays."""
+    """The rest of the register becomes zero or is unchanged."""
     i = encode(mnemonic, "SDWA", src0_sel=6, src1_sel=6, dst_sel=selection, dst_unused=unused)
     w = random_waves(i, 2, selection)
     first, bits = _PARTS[selection]

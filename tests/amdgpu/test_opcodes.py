@@ -1,4 +1,4 @@
-"""Tests that AMD's texts are read for the opcodes that our programs contain, and read rightly."""
+"""AMD's texts of our programs' opcodes are readable and are evaluated correctly."""
 
 import re
 
@@ -27,7 +27,7 @@ _STATE = {
     **{"MEM": {address: address & 255 for address in range(1024)}, "address": 16, "ADDR": 1},
     **{"OFFSET": 0, "OFFSET0": 0, "OFFSET1": 1, "DATA": 0x1234, "DATA2": 0x5678},
 }
-# What the witness cannot say: the emulator's semantics of these rest on other sources.
+# Opcodes without text: the emulator's semantics have other sources.
 _WITHOUT_TEXT = {
     *("ds_read_b64_tr_b16", "ds_swizzle_b32", "s_barrier", "s_endpgm", "s_setprio", "s_waitcnt"),
     *("v_accvgpr_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32"),
@@ -71,7 +71,7 @@ def test_every_correction_finds_what_it_corrects(correction: Correction):
 
 
 def _text_before(correction: Correction, mnemonic: str) -> str:
-    """The opcode's text with the corrections that come before this one."""
+    """Return the opcode's text with all corrections before this one."""
     text = text_of(mnemonic) or ""
     for each in corrections_of(mnemonic):
         if each == correction:

@@ -1,4 +1,4 @@
-"""Tests that every operation does to registers and flags what AMD's text says of it."""
+"""Every operation changes registers and flags as AMD's text specifies."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ _FIELDS = {
         for kind in ("b16", "b32")
     },
 }
-"""Fields of encodings that are operands."""
+"""Encoding fields that are operands."""
 
 
 def _forms(mnemonic: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_an_operation_of_the_vector_unit_is_amds(mnemonic: str):
 
 
 def _narrow(mnemonic: str):
-    """Of scalar bit fields at most 31 bits: the text doesn't say what more mean."""
+    """Limit scalar bit fields to 31 bits, because the text does not define longer ones."""
     if not mnemonic.startswith("s_bfe"):
         return None
     return lambda k, made: made & np.uint64(0x1F_FFFF) if k == 1 else made

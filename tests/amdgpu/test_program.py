@@ -1,4 +1,4 @@
-"""Data flow of programs that are written by hand, with kernels that NumPy computes."""
+"""Data flow of handwritten programs whose kernels run in NumPy."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -76,7 +76,7 @@ def program(
 
 
 def numpy_launcher(functions: Mapping[str, Callable[..., Any]]) -> Launcher:
-    """Kernels as functions of what they read, each float32 or one bool; a tuple of results."""
+    """Run kernels as functions of their inputs, each float32 or one bool, to a tuple of results."""
 
     def run(thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]) -> LaunchCounts:
         memory.begin_launch(1)
@@ -92,7 +92,7 @@ def numpy_launcher(functions: Mapping[str, Callable[..., Any]]) -> Launcher:
 
 
 def acting(act: Callable[[ProgramMemory, list[int]], None]) -> Launcher:
-    """Every kernel does this, whatever it is said to do."""
+    """Run `act` for every kernel, ignoring its declared arguments."""
 
     def run(thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]) -> LaunchCounts:
         memory.begin_launch(1)
@@ -187,7 +187,7 @@ def test_pruned_arguments_are_given_but_not_used_and_others_must_fit():
 
 
 def product(**changed: Any) -> LibraryProduct:
-    """[2, 4] in column-major order times [4, 3]; 48 operations."""
+    """Make a product of [2, 4] in column-major order and [4, 3], with 48 FLOPs."""
     fields: dict[str, Any] = {
         "left": Matrix(one(0, 32), F32, (1, 2, 4), (0, 1, 2)),
         "right": Matrix(one(1, 48), F32, (1, 4, 3), (0, 3, 1)),
@@ -227,7 +227,7 @@ def test_a_result_that_nobody_wrote_is_an_error():
 
 
 def test_a_launch_that_reads_what_its_result_held_before_is_an_error():
-    """A buffer's bytes are another array's by then, though they are written."""
+    """The bytes of the buffer were written, but for another array."""
     steps = [Fill("before", four(1), 7), kernel("peek", [four(0)], [four(1)])]
 
     def peek(memory: ProgramMemory, addresses: list[int]) -> None:
@@ -256,7 +256,7 @@ def test_later_launches_of_an_instruction_find_what_its_first_step_wrote():
     ("offset", "said"), [(16, "outside every buffer"), (-16, "outside every buffer"), (0, "")]
 )
 def test_a_launch_sees_only_its_arguments(offset: int, said: str):
-    """Its neighbours in the same buffer are other arrays."""
+    """Adjacent bytes of the same buffer belong to other arrays."""
     steps = [Fill("all", Slice(1, 0, 64), 0), kernel("write", [four(0)], [four(1, 16)])]
 
     def write(memory: ProgramMemory, addresses: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Tests what each construct of AMD's pseudocode means, by facts that can be checked by hand."""
+"""Each construct of AMD's pseudocode, by results that can be verified by hand."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Why quantised experts lie so far from reference.py: where bfloat16 rounds, and nothing else.
+"""Rounding to bfloat16 explains the whole error of quantised experts against reference.py.
 
-The reference rounds gate and up to bfloat16, and again what is made of them; kernels round once,
-the gated product. Half of these numbers then differ in their last bit, of MXFP4 one in four hundred
-falls on another of its eight magnitudes, and the sums are 4e-2 to 9e-2 apart.
+The reference rounds gate and up to bfloat16, then their product; kernels round the product only.
+Half of these numbers then differ in their last bit. With MXFP4 one in 400 falls on another of its
+eight magnitudes, and the sums differ by 4e-2 to 9e-2.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ STACK = ExpertStack("small", 8, 2, 512, 256)
 
 
 def each_with_its_own(rows: Any, kernels: Any) -> Any:
-    """float32 products of each row with the kernel chosen for it."""
+    """Return float32 products of each row with its chosen kernel."""
     wide = rows.astype(jnp.float32)
     if isinstance(kernels, QuantizedArray):
         return jax.vmap(lambda row, kernel: matmul(row[None], kernel)[0])(wide, kernels)
@@ -32,7 +32,7 @@ def each_with_its_own(rows: Any, kernels: Any) -> Any:
 
 
 def rounded_once(x: Any, stacks: Any, ids: Any, weights: Any) -> Any:
-    """The contract in float32, rounded where a kernel stores."""
+    """Compute the reference in float32, rounded only where a kernel stores."""
     gate, up, down = stacks
     total = jnp.zeros(x.shape, jnp.float32)
     for own, weight in zip(ids.T, weights.T, strict=True):

@@ -1,4 +1,4 @@
-"""The container of executables, from its documentation; real ones are read in test_compiled."""
+"""The container of executables, built from its documentation; test_compiled reads real ones."""
 
 import struct
 
@@ -21,7 +21,7 @@ def field(number: int, data: bytes) -> bytes:
 
 
 def literals(data: bytes) -> bytes:
-    """A block of Snappy without any copy, behind its size."""
+    """Make a Snappy block without copies, after its size."""
     parts = [data[at : at + 60] for at in range(0, len(data), 60)]
     packed = b"".join(bytes([len(part) - 1 << 2]) + part for part in parts)
     return varint(len(data)) * 2 + packed
@@ -69,7 +69,7 @@ def test_records_reach_across_blocks_of_the_file():
     "copy", [bytes([5 << 2 | 1, 2]), bytes([8 << 2 | 2, 2, 0]), bytes([8 << 2 | 3, 2, 0, 0, 0])]
 )
 def test_a_copy_may_reach_into_what_it_writes(copy: bytes):
-    """Nine bytes from two bytes before the end, as each of Snappy's three copies says it."""
+    """Each of Snappy's three copies encodes nine bytes from two bytes before the end."""
     first, last = manifest(MERGED), field(8, b"ab" + b"ababababa")
     start = first + last[:-9]
     packed = varint(len(first + last)) * 2 + literals(start)[2 * len(varint(len(start))) :] + copy

@@ -1,4 +1,4 @@
-"""The small pair's engine on a CPU: the kernels of GPUs, interpreted, and what is compared."""
+"""The small pair's engine on a CPU with interpreted GPU kernels, and the comparison's parts."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,10 +23,9 @@ from eagle3_tools.amdgpu.rounds.small_pair import ENGINE, FORMATS, SmallPair, sm
 pytestmark = pytest.mark.long
 ROUNDS = 3
 STATE_TOLERANCE = {"bf16": 1e-2, "mxfp4": 6e-2}
-"""Two roundings to bfloat16, 2^-8, in a row; where rows are MXFP4 or FP8, some take the next
-code."""
+"""Two roundings to bfloat16 (2^-8) in a row; some MXFP4 and FP8 rows round to the next code."""
 CLEAR = 0.3
-"""Of scores: logits of size 8 are rounded to 1/32."""
+"""Least margin of scores: logits of size 8 are rounded to 1/32."""
 
 
 @cache
@@ -53,14 +52,14 @@ def test_the_kernels_of_gpus_say_what_the_cpu_engine_says(format: str, arch: str
 
 
 def with_report(transcript: Transcript, column: int, value: int) -> Transcript:
-    """The last round's report of the second request, which accepts all its drafts, changed."""
+    """Change the last report of the second request, which accepts all its drafts."""
     reports = transcript.reports.copy()
     reports[-1, 1, column] = value
     return replace(transcript, reports=reports)
 
 
 def with_twin(pair: SmallPair, token: int, twin: int) -> SmallPair:
-    """A pair whose heads can't tell these two tokens apart."""
+    """Return a pair whose heads give these two tokens equal scores."""
     models = nnx.clone(pair.target), nnx.clone(pair.draft)
     for model in models:
         kernel: Any = model.lm_head.kernel
@@ -83,7 +82,7 @@ def test_fewer_accepted_drafts_are_different_unless_the_draft_ties() -> None:
     pair, transcript = small_pair(), expected("bf16")
     token = int(transcript.reports[-1, 1, 1])
     twin = (token + 1) % pair.target.config.vocab_size
-    # One draft is accepted, the second one is not.
+    # One draft token is accepted, the second is not.
     found = with_report(transcript, -2, 2)
     assert [v.kind for v in compare(pair, transcript, found)] == ["equal", "different", "equal"]
     tied = with_twin(pair, token, twin)

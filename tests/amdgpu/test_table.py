@@ -1,4 +1,4 @@
-"""Tests that the table of witnesses is complete, and claims no more than tests do."""
+"""The table of references is complete, and names only references that tests use."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_pseudocode_is_claimed_for_what_is_run_beside_it():
 
 
 def test_every_group_is_the_parameters_of_a_test():
-    """Opcodes of a group that no test goes through would only be claimed."""
+    """Without a test of its group, an opcode would be listed as checked but not be."""
     tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
     for group in ("BRANCHES", "SCALAR", "VECTOR"):
         assert f'parametrize("mnemonic", {group})' in tests

@@ -1,4 +1,4 @@
-"""Every check of the emulator sees its fault: compiled code is spoiled in one place and run."""
+"""Every check of the emulator notices its fault: compiled code with one change fails."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ Change = Callable[[Instruction], Instruction]
 
 
 class Subject:
-    """A compiled case with its arguments and what it must give."""
+    """A compiled case with its arguments and expected results."""
 
     def __init__(self, name: str, arch: str = "gfx950"):
         self.case: EmulatedCase = next(c for c in emulated_cases() if c.name == name)
@@ -34,13 +34,13 @@ class Subject:
         self.expected = self.case.expected(arch, arguments)
 
     def error(self, change: Change = lambda i: i, **fields: Any) -> float:
-        """Of a run in which every instruction of every kernel is changed, or a kernel's fields."""
+        """Run with changed instructions, or with a kernel's fields replaced; return the error."""
         launcher = SpoiledLauncher(change, fields)
         run = run_program(self.program, self.given, poison=POISON[0], launcher=launcher)
         return self.case.compare(run.results, self.expected)
 
     def finds(self, change: Change, **fields: Any) -> bool:
-        """Whether the change is a fault, or moves the result further than is allowed."""
+        """Return whether the change causes a Fault or an error beyond the tolerance."""
         try:
             return not self.error(change, **fields) <= self.case.tolerance.reference
         except Fault:
@@ -48,14 +48,14 @@ class Subject:
 
 
 class SpoiledLauncher(EmulatedLauncher):
-    """Runs kernels of which every instruction is changed."""
+    """Runs kernels whose instructions are changed."""
 
     def __init__(self, change: Change, fields: dict[str, Any]) -> None:
         super().__init__(POISON[0])
         self._change, self._fields = change, fields
 
     def read(self, name: str, code: bytes) -> Kernel:
-        """The kernel as it is not."""
+        """Read the changed kernel."""
         kernel = super().read(name, code)
         spoiled = {pc: self._change(i) for pc, i in kernel.code.items()}
         return replace(kernel, code=spoiled, **self._fields)
@@ -167,7 +167,7 @@ def test_a_register_that_is_not_set_is_seen(product: Subject) -> None:
 def test_almost_every_wait_that_is_dropped_is_missed(
     name: str, request: pytest.FixtureRequest
 ) -> None:
-    """LLVM waits twice in some places, so not all."""
+    """LLVM waits twice in some places, so not every dropped wait is missed."""
     found = []
     for kernel in kernels_of(request.getfixturevalue(name).program):
         assert not missing_waits(kernel.code, kernel.entry)

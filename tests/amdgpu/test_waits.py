@@ -1,4 +1,4 @@
-"""A register that is used before its load has landed is found, on whatever path."""
+"""Uses of a register before its load completes are found on every path."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from eagle3_tools.amdgpu.emulator.waits import MissingWait, missing_waits
 from eagle3_tools.aot.amd.decode import decode
 
 ALL = 15 | 7 << 4 | 15 << 8 | 3 << 14
-"""A wait for nothing."""
+"""An s_waitcnt that waits for nothing."""
 
 
 def vm(count: int) -> Any:
@@ -82,6 +82,6 @@ def test_one_path_without_a_wait_is_enough() -> None:
 
 
 def test_a_loop_is_followed_until_nothing_new_is_pending() -> None:
-    back = ins.s_cbranch_scc1(0x10000 - 5)  # To the use: what the loop loads is pending there.
+    back = ins.s_cbranch_scc1(0x10000 - 5)  # To the use, where the loop's load is pending.
     assert found(USE, load(2), ins.s_nop(0), back) != []
     assert found(USE, load(2), vm(0), back) == []

@@ -1,4 +1,4 @@
-"""Runs the nearest tests against each fault and says which faults no test notices."""
+"""Run the nearest tests against each fault, and report the faults that no test notices."""
 
 import argparse
 import importlib
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of a job; `verdict` is None where the process crashed or was too slow."""
+    """The end of a job; `verdict` is None if the process crashed or exceeded its time."""
 
     verdict: Verdict | None
     seconds: float
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def main() -> int:
-    """Returns the exit status: 1 for a stale row, or where too few faults are noticed."""
+    """Return the exit status: 1 for a stale row, or if too few faults are noticed."""
     flags = _flags()
     rows = read_rows()
     if stale := [problem for row in rows for problem in problems(row)]:
@@ -64,8 +64,7 @@ def main() -> int:
 
 
 def _run_rows(rows: list[Row], record: Record, caches: Path, at_a_time: int) -> bool:
-    """Run each set of tests without a fault, then with each of its faults; returns whether all rows
-    were valid."""
+    """Run tests without a fault, then with each of theirs; return whether all rows were valid."""
     valid = True
     for tests in dict.fromkeys(row.tests for row in rows):
         ((_, sound),) = _run_jobs([Job(None, tests, 600)], caches, 1)
@@ -82,7 +81,7 @@ def _run_rows(rows: list[Row], record: Record, caches: Path, at_a_time: int) -> 
 
 
 def _note(row: Row, outcome: Outcome, record: Record) -> bool:
-    """Print and record what became of a fault; returns whether its row is valid."""
+    """Print and record the result of a fault; return whether its row is valid."""
     verdict = outcome.verdict
     if verdict and (verdict.status not in (PASSED, FAILED) or not verdict.imported):
         reason = "cannot run" if verdict.imported else "its module is not imported"
@@ -97,7 +96,7 @@ def _note(row: Row, outcome: Outcome, record: Record) -> bool:
 
 
 def _run_jobs(jobs: list[Job], caches: Path, at_a_time: int) -> Iterator[tuple[Job, Outcome]]:
-    """Run each job in a process of its own, `at_a_time` of them together."""
+    """Run each job in its own process, `at_a_time` of them in parallel."""
     waiting = jobs[::-1]
     running: dict[int, tuple[Job, ForkProcess, Connection, Path, float]] = {}
     context = multiprocessing.get_context("fork")
@@ -122,7 +121,7 @@ def _run_jobs(jobs: list[Job], caches: Path, at_a_time: int) -> Iterator[tuple[J
 
 
 def _verdict(process: ForkProcess, pipe: Connection) -> Verdict | None:
-    """The verdict of a process that has ended; None where a signal ended it."""
+    """Return the verdict of a process that has ended, or None if a signal ended it."""
     with pipe:
         if process.exitcode == 0 and pipe.poll():
             return pipe.recv()
@@ -130,7 +129,7 @@ def _verdict(process: ForkProcess, pipe: Connection) -> Verdict | None:
 
 
 def _end(process: ForkProcess) -> None:
-    """End a process and all that it started, which are in its process group."""
+    """Kill a process and everything it started, which is in its process group."""
     assert process.pid
     try:
         os.killpg(process.pid, signal.SIGKILL)

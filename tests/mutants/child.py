@@ -1,7 +1,7 @@
 """A forked process that runs tests with one fault in one module.
 
-Nothing of the product is imported before the fork, so that every process imports the module with
-its fault. Files are never changed.
+No product module is imported before the fork, so each process imports the module with its fault.
+Files are never changed.
 """
 
 import os
@@ -21,18 +21,17 @@ from mutants.rows import ROOT, Row
 hypothesis.settings.register_profile(
     "mutants", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), deadline=None
 )
-"""The first failure is enough: making it small takes longer than finding it."""
+"""The first failure is sufficient: shrinking it takes longer than finding it."""
 FLAGS = (
     *("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--timeout", "300"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is loaded before the fork
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of modules loaded before the fork
     *("-o", "addopts=--strict-markers -p no:schemathesis"),
 )
-"""Without jaxtyping, whose checks take longer to load than most of the tests to run."""
+"""Flags that also disable jaxtyping, whose checks load slower than most of these tests run."""
 
 
 class Verdict(NamedTuple):
-    """How the tests ended: pytest's exit status, the first test that failed, and whether the
-    module with the fault was imported."""
+    """pytest's exit status, the first failed test, and whether the faulty module was imported."""
 
     status: int
     failed: str | None
@@ -40,9 +39,9 @@ class Verdict(NamedTuple):
 
 
 class _Observer:
-    """A plugin of pytest that shares compiled programs and notes the first failure.
+    """A pytest plugin that shares compiled programs and notes the first failure.
 
-    Programs are found by their HLO, so that those of a faulty module are programs of their own.
+    Programs are keyed by their HLO, so those of a faulty module are separate.
     """
 
     def __init__(self, programs: Path):
@@ -51,7 +50,7 @@ class _Observer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """Run after tests/conftest.py, which has chosen an empty directory."""
+        """Set the cache after tests/conftest.py, which has chosen an empty directory."""
         os.environ["JAX_COMPILATION_CACHE_DIR"] = self._programs
         jax.config.update("jax_compilation_cache_dir", self._programs)
 
@@ -61,7 +60,7 @@ class _Observer:
 
 
 def install(file: Path, source: bytes) -> list[Path]:
-    """Replace what is imported from `file`. Returns a list that gets `file` once it is imported."""
+    """Replace the source imported from `file`; the returned list gets `file` at its import."""
     imported: list[Path] = []
     get_data, path_stats = SourceFileLoader.get_data, SourceFileLoader.path_stats
 

@@ -1,4 +1,4 @@
-"""Results of faults, kept from run to run as long as row, source and tests stay the same."""
+"""Results of faults, kept between runs while row, source and tests stay the same."""
 
 import json
 import os
@@ -12,10 +12,10 @@ RECORD = ROOT / "docs/benchmarks/mutants.json"
 
 
 class Record:
-    """The faults that were noticed, by area; the value of each is the stamp of its row.
+    """Noticed and surviving faults by area, each with the stamp of its row.
 
-    Every result is added to the file at once, so that a run may be stopped and several may go on
-    at a time. Results of rows that have changed since are left out.
+    Every result is written at once, so a run may be interrupted, and several runs may share a file.
+    Results of rows that have changed are dropped.
     """
 
     def __init__(self, rows: list[Row], file: Path | None):
@@ -47,7 +47,7 @@ class Record:
             partial.replace(self._file)
 
     def print_table(self) -> float:
-        """Print the results by area; returns the share of faults that were noticed."""
+        """Print the results by area; return the share of faults that were noticed."""
         for name, area in sorted(self._areas.items()):
             print(f"{name:14} {len(area['killed']):4} killed {len(area['survived']):4} survived")
             for fault in area["survived"]:

@@ -12,7 +12,7 @@ KEYS = {"file", "old", "new", "tests"}
 
 
 class Row(NamedTuple):
-    """One fault: in `file`, the text `old` becomes `new`, and one of `tests` has to fail.
+    """One fault: in `file`, the text `old` becomes `new`, and one of `tests` must fail.
 
     Paths are relative to the root of the checkout; tests are node ids of pytest.
     """
@@ -29,7 +29,7 @@ class Row(NamedTuple):
         return ROOT / self.file
 
     def faulty_source(self) -> bytes:
-        """The text of `file` with the fault. Raises ValueError for a stale row."""
+        """Return the text of `file` with the fault; raise ValueError for a stale row."""
         if not self.path.is_file():
             raise ValueError(f"{self}: {self.file} does not exist")
         source = self.path.read_text(encoding="utf-8")
@@ -39,8 +39,7 @@ class Row(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """A digest of the row, of its source file and of its tests: a result holds as long as they
-        stay the same."""
+        """Digest of the row, its source file and its tests, for which a result is valid."""
         files = [self.path, *(ROOT / test.split("::")[0] for test in self.tests)]
         text = repr((self.old, self.new, self.tests)).encode()
         return sha256(text + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
@@ -50,7 +49,7 @@ class Row(NamedTuple):
 
 
 def read_rows() -> list[Row]:
-    """All rows, by area. Raises ValueError for a row with other keys than `KEYS`."""
+    """Return all rows, by area; raise ValueError for a row with other keys than `KEYS`."""
     return [row for path in sorted(AREAS.glob("*.toml")) for row in _rows_of(path)]
 
 

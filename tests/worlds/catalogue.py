@@ -1,4 +1,4 @@
-"""The worlds: every setting of the engine that users choose, in few pairs."""
+"""The worlds: all engine settings that users can choose, combined in few model pairs."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ FLOAT8: dict[str, Any] = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
 
 
 class Script:
-    """A chooser that runs through k = 0..3 in a fixed order, so that every change happens."""
+    """A k chooser that cycles through k = 0..3 in a fixed order with every transition."""
 
     ORDER = (3, 0, 0, 2, 0, 1, 3, 1, 0, 3, 2, 1, 0, 0, 0)
 
@@ -53,7 +53,7 @@ class Script:
 
 
 def follow_the_script(engine: Engine) -> None:
-    """Has the engine choose k by the script, from its beginning."""
+    """Make the engine choose k by a new script."""
     script: Any = Script()
     engine._chooser = script
 
@@ -77,13 +77,13 @@ def _tiny_alone() -> Models:
 
 
 def tiny(name: str, config: EngineConfig, draft: str = "grouped", **options: Any) -> World:
-    """The pair that tests share."""
+    """Make a world of the tests' shared pair."""
     options = {"requests": partial(random_requests, typical=True), **options}
     return World(name, partial(_tiny_models, draft), _tiny_alone, config, **options)
 
 
 def of_config(name: str, target: TargetConfig, make_draft: MakeDraft, **options: Any) -> World:
-    """Another target on one device."""
+    """Make a world of another target on one device."""
 
     @cache
     def models() -> Models:
@@ -109,13 +109,13 @@ def on_devices(
     config: EngineConfig,
     **options: Any,
 ) -> World:
-    """A pair that `make` places on devices, with what it sees with."""
+    """Make a world of models that `make` places on devices."""
     options = {"program": "devices", **options}
     return World(name, lambda: Models(*make()), alone, config, **options)
 
 
 def of_setup(name: str, setup: Setup, config: EngineConfig, **options: Any) -> World:
-    """The wide pair on devices like `setup`."""
+    """Make a world of the wide pair on the devices of `setup`."""
     make, alone = partial(pair_on_devices, setup), partial(_wide_alone, setup.format)
     return on_devices(name, make, alone, config, **options)
 
@@ -129,7 +129,7 @@ def sharing_heads(
     target: Callable[[], Target] = minimax_of_two_kv_heads,
     **options: Any,
 ) -> World:
-    """A target and a draft of two KV heads on more devices than that."""
+    """Make a world of a target and a draft with two KV heads on more than two devices."""
 
     def make() -> tuple[Target, Eagle3Draft]:
         whole = target()
@@ -145,8 +145,7 @@ def sharing_heads(
 def replicas(
     name: str, count: int, devices: int, draft: str, format: str = "float32", **changes: Any
 ) -> World:
-    """So many replicas, with eight slots in all and pages for little more than one full sequence
-    each."""
+    """Make a world of `count` replicas, each with pages for little more than one full sequence."""
     slots = {"max_num_seqs": 8 // count, "batch_buckets": (8 // count,), "num_pages": 18}
     config = sizes(K, data_parallel_size=count, **(slots | changes))
     make = partial(pair_on_replicas, count, devices, draft, format)
@@ -154,7 +153,7 @@ def replicas(
 
 
 def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> World:
-    """The tiny pair with eyes; several devices divide the images of a call, too."""
+    """Make a world of the tiny pair with vision; several devices split the images of a call."""
 
     @cache
     def whole() -> Models:
@@ -175,19 +174,19 @@ def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> Wor
 
 
 RAN: set[str] = set()
-"""Log lines of the engine on interpreted kernels that name the kernel of each operation."""
+"""Log lines of the engine with interpreted kernels, which name the kernel of each operation."""
 
 
 def note_operations(_: Engine) -> None:
-    """Keep the log lines about operations in RAN."""
+    """Record the log lines about operations in RAN."""
     if not RAN:
-        dispatch._say.cache_clear()  # What was said before is not said again.
+        dispatch._say.cache_clear()  # Each line is logged only once otherwise.
         dispatch._log.setLevel(logging.INFO)
         dispatch._log.addFilter(lambda record: RAN.add(record.getMessage()) or True)
 
 
 def divided(parts: int, **changes: Any) -> EngineConfig:
-    """Pages of 4 tokens, for little more than one full sequence of the four slots."""
+    """Return a config with pages of 4 tokens, for little more than one full sequence."""
     shared = {"page_size": 4 // parts, "num_pages": 20, "decode_context_parallel_size": parts}
     return sizes(K, **(shared | changes))
 

@@ -10,10 +10,9 @@ from world import World
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Worlds that share programs are one xdist group.
+    """Give every law all worlds; worlds that share programs are one xdist group.
 
-    Every law has every world, so that tests of one world come after each other: pytest orders by a
-    parameter's place.
+    pytest orders by a parameter's index, so the tests of one world run in succession.
     """
     if "record_of_world" in metafunc.fixturenames:
         fits = getattr(metafunc.function, "fits", lambda world: True)
@@ -35,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def record_of_world(world: World, pytestconfig: pytest.Config) -> Iterator[Record]:
-    """Driven when a law first looks at it, and kept until the next world's."""
+    """Run the world's traffic on first access, and keep the record until the next world."""
     long = pytestconfig.getoption("long")
     yield Record.of(world, world.long_count if long else world.count)
     make_room()
@@ -43,13 +42,13 @@ def record_of_world(world: World, pytestconfig: pytest.Config) -> Iterator[Recor
 
 @pytest.fixture
 def room_after_each() -> Iterator[None]:
-    """For tests that have an engine each."""
+    """Free memory after a test that has its own engine."""
     yield
     make_room()
 
 
 @pytest.fixture
 def record(record_of_world: Record) -> Iterator[Record]:
-    """The record; its engine is clean after each law."""
+    """Return the record; check that its engine is idle after each law."""
     yield record_of_world
     assert held(record_of_world.engine) == []

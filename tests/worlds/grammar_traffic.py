@@ -1,4 +1,4 @@
-"""Random requests of which most have a grammar, triggered grammars or a thinking budget."""
+"""Random requests, most with a grammar, triggered grammars or a thinking budget."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,12 +39,11 @@ KINDS: list[dict[str, Any]] = [
     {"structured_outputs": StructuredOutputs(regex="[ab]{3,9}", begins_after=END)},
     {},
 ]
-"""The last but one takes a thinking budget of any length as well."""
+"""The last but one also gets a random thinking budget."""
 
 
 def grammar_requests(rng: np.random.Generator, count: int) -> list[Request]:
-    """Random requests with each kind in turn; options that may bar what a grammar needs are left
-    out, and so are stops."""
+    """Return random requests of each kind in turn, without stops and conflicting options."""
     requests: list[Request] = []
     for i, request in enumerate(random_requests(rng, count)):
         kept: Any = {

@@ -1,4 +1,4 @@
-"""Random requests that show pictures, and where chunks of prompts begin within them."""
+"""Random requests with images, and the positions in images at which prefill chunks begin."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,15 +12,15 @@ from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 
 SHOWN = [image(1, 8, 6), image(2, 8, 6), image(3, 2, 2), image(4, 4, 6), image(5, 2, 16)]
-"""Of 12, 12, 1, 6 and 8 tokens."""
+"""Images of 12, 12, 1, 6 and 8 tokens."""
 CUTS: set[int] = set()
-"""Tokens from the start of an image of 12 at which chunks began."""
+"""Offsets in images of 12 tokens at which chunks began."""
 
 
 def image_requests(rng: np.random.Generator, count: int) -> list[Request]:
-    """Prompts of one or two images that often begin alike, some of text alone; 1 to 40 tokens.
+    """Return prompts with up to two images and often a common prefix; 1 to 40 tokens.
 
-    A placeholder ends an answer, so that the images' are the only ones in what is scored again.
+    A placeholder ends an answer, so that a rescored sequence has those of its images only.
     """
     common = rng.integers(0, VOCAB - 1, 8).tolist()
 

@@ -1,4 +1,4 @@
-"""NaN wherever a program may not look: put there before every program that the engine runs."""
+"""Write NaN to all rows that a program must not read, before every program of the engine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from eagle3_jax.speculative.state import DecodeState
 
 
 class Poison:
-    """Spoils an engine's state before each of its programs; counts the rows it has spoiled."""
+    """Overwrites an engine's unused state before each program; `rows` counts rows written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
         self.rows = 0
@@ -30,8 +30,10 @@ class Poison:
         monkeypatch.setattr(runner, "_run", run_spoiled)
 
     def _spoil(self, state: DecodeState) -> DecodeState:
-        """Rows past the committed ones in every page that a sequence holds, the scratch page, and
-        what the slots keep of rejected rows, of finished requests and of padding."""
+        """Return the state with NaN in every row that the next program must not read.
+
+        These are scratch, uncommitted rows, and rejected, finished and padding rows of slots.
+        """
         slots = jax.device_get(state.slots)
         keep = np.arange(slots.verified_tokens.shape[1]) <= slots.num_accepted[:, None]
         live = np.zeros(len(keep), bool)
@@ -63,7 +65,7 @@ class Poison:
 
 
 def _mark(rows: np.ndarray, pages: Sequence[int], first: int) -> None:
-    """Marks the rows of these pages from position `first` on."""
+    """Mark the rows of these pages from position `first` on."""
     if pages:
         own = rows[list(pages)].reshape(-1)
         own[first:] = True
@@ -71,7 +73,7 @@ def _mark(rows: np.ndarray, pages: Sequence[int], first: int) -> None:
 
 
 def _spoil_pool(pool: KVPool, rows: np.ndarray) -> KVPool:
-    """Where neighbours divide pages, each group's devices hold the rows in their order."""
+    """Write NaN. If pages are split over devices, each group of devices has the rows in order."""
     stored, _ = rows_and_scale(pool)
     rows = np.tile(rows, stored.shape[1] // rows.shape[1])
     spoiled = rows.reshape(*rows.shape, *[1] * (stored.ndim - 2))

@@ -1,4 +1,4 @@
-"""A world's traffic, driven once, and all that the laws look at."""
+"""The traffic of a world, run once, with all data that the laws need."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from eagle3_jax.engine.stats import EngineStats
 Found = TypeVar("Found")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 STEADY = 8
-"""Requests of the passes that are repeated."""
+"""Requests in the passes that are repeated."""
 
 
 @dataclass
 class Compilations:
-    """How often XLA compiled while this listened."""
+    """Counts XLA compilations while it is listening."""
 
     count: int = 0
 
@@ -43,7 +43,7 @@ class Compilations:
 
 @dataclass
 class Pass:
-    """Steady traffic on an empty cache: its answers, and the counters before and after."""
+    """Steady traffic on an empty cache: answers, and counters before and after."""
 
     answers: dict[str, Answer]
     before: EngineStats
@@ -53,16 +53,15 @@ class Pass:
 
     @property
     def rounds(self) -> dict[str, tuple[list[int], list[int]]]:
-        """Tokens and accepted counts: stale rows of the draft's cache show in the latter."""
+        """Tokens and accepted counts; stale rows of the draft's cache show in the latter."""
         return {name: (a.token_ids, a.accepted) for name, a in self.answers.items()}
 
 
 @dataclass
 class Record:
-    """Traffic of one engine.
+    """Traffic of one engine: `wild` (random waves, some cancelled) and `steady` (long answers).
 
-    wild: Random requests in waves, some cancelled. steady: Some of them with long answers, all at
-    once. spoiled: The same with NaN in all rows that no program may read. leaks: What was
+    `spoiled` is `steady` with NaN in all rows that no program may read; `leaks` are resources still
     held after a pass.
     """
 
@@ -75,7 +74,7 @@ class Record:
 
     @classmethod
     def of(cls, world: World, count: int) -> "Record":
-        """The world's engine and requests; nothing has run."""
+        """Create the world's engine and requests without running them."""
         log = KVEventLog() if world.config.data_parallel_size == 1 else None
         requests = world.requests(np.random.default_rng(1), count)
         return cls(world, world.engine(log), requests, log)
@@ -92,7 +91,7 @@ class Record:
 
     @cached_property
     def wild_stats(self) -> EngineStats:
-        """After the wild pass, which is the first."""
+        """Counters after the wild pass, which is the first."""
         _ = self.wild
         return self.engine.stats()
 
@@ -123,7 +122,7 @@ class Record:
         return Pass(answers, before, self.engine.stats(), new, compilations.count)
 
     def _ended(self, run: Callable[[], Found]) -> Found:
-        """Runs a pass, notes what is held after it and brings the copy of the index up to date."""
+        """Run a pass, note leaks, and update the index copy."""
         self.world.prepare(self.engine)
         found = run()
         self.leaks += held(self.engine)
@@ -133,12 +132,12 @@ class Record:
 
     @property
     def places(self) -> tuple[set[object], set[object]]:
-        """Keys by medium, as events told and as the engine has them."""
+        """Keys by medium: from events, and from the engine."""
         return {*self.copy.places}, {*places_in(self.engine)}
 
 
 def held(engine: Engine) -> list[str]:
-    """List what an engine holds although it is idle."""
+    """Return the resources that an idle engine still holds."""
     found: list[str] = []
     if engine._sequences or engine._in_flight or engine.has_work:
         found.append("requests or rounds in flight")

@@ -1,4 +1,4 @@
-"""Laws where a limit that only large inputs reach is small."""
+"""Laws under limits that are set so low that small inputs reach them."""
 
 import pytest
 import test_laws as laws
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("devices"), pytest.mark.usefixtures("room_
 def test_gathering_a_prompt_in_chunks_changes_no_answer(
     parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prefills gather latents as for prompts of 16K tokens and more: 8 slots at a time."""
+    """Prefills gather latents 8 slots at a time, as for prompts of 16K tokens and more."""
     monkeypatch.setattr(mla, "EXPANDED_ROWS", 8)
     monkeypatch.setattr(split_context, "GATHERED_SLOTS", 8)
     compile_rounds_anew(monkeypatch, executor, prefills=True)
@@ -29,7 +29,7 @@ def test_gathering_a_prompt_in_chunks_changes_no_answer(
 def test_passing_experts_a_few_rows_at_a_time_changes_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here 10 of two replicas, so that a chunk of 8 and a round of 16 take two and four passes."""
+    """With 10 rows of two replicas, a chunk of 8 takes two passes and a round of 16 takes four."""
     monkeypatch.setattr(moe, "MOST_ROWS", 10)
     compile_rounds_anew(monkeypatch, executor, prefills=True)
     laws.test_speculation_changes_no_answer(Record.of(replicas("passes", 2, 1, "latent"), 6))

@@ -1,4 +1,4 @@
-"""A twin of each law: its mechanism is broken, and the law fails."""
+"""Twins of the laws: each breaks a law's mechanism, and the law must fail."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ COUNT = 8
 
 
 def world_test(name: str, *others: str) -> pytest.MarkDecorator:
-    """Of these worlds, in the process that has their programs."""
+    """Parametrize a test with these worlds, in the process that has their programs."""
     worlds = [BY_NAME[each] for each in (name, *others)]
     return pytest.mark.parametrize(
         "world",
@@ -64,7 +64,7 @@ def test_a_wrong_verify_is_noticed(
 def test_a_row_read_too_far_is_noticed(
     world: World, layer: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the target's attention and in the draft's, which sees one slot past its position."""
+    """The attention of the target or the draft sees one slot beyond its position."""
     exact = getattr(layer, name)
 
     def too_far(*inputs: Any, **options: Any) -> Array:
@@ -106,7 +106,7 @@ def test_an_eviction_that_no_event_tells_is_noticed(
 
 @world_test("chain")
 def test_a_compilation_in_service_is_noticed(world: World) -> None:
-    """Such as of an operation outside of programs."""
+    """An operation outside of programs compiles."""
     record = Record.of(replace(world, prepare=lambda _: compile_anew()), 2)
     with pytest.raises(AssertionError):
         laws.test_nothing_compiles_after_warm_up(record)
@@ -117,7 +117,7 @@ def compile_anew() -> None:
 
 
 def first_mask_everywhere(matcher: Any, masks: Any, drafts: list[int]) -> list[int]:
-    """Fills every row as if there were no drafts before it."""
+    """Fill every row as if no drafts preceded it."""
     FILL(matcher, masks[:1], [])
     masks[1:] = masks[0]
     return drafts
@@ -138,21 +138,21 @@ def test_masks_that_do_not_follow_the_drafts_are_noticed(
 
 
 def position_off_by_one(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
-    """Show every device but the first one slot less than it should see, or scratch."""
+    """Show all devices except the first one slot less than they should see, or scratch."""
     own = split_context.own_part(pages, pool, axis)
-    if axis is None:  # whoever judges: it has whole contexts
+    if axis is None:  # the reference, which has whole contexts
         return own
     first = jax.lax.axis_index(axis) == 0
     return replace(own, positions=jnp.where(first, own.positions, own.positions - 1))
 
 
 def values_without_weights(shares: Array, value_kernel: Array) -> Array:
-    """The plain mean of the devices' means."""
+    """Return the unweighted mean of the devices' means."""
     return jnp.einsum("bqhc,hcd->bqhd", shares[..., : value_kernel.shape[1]].mean(0), value_kernel)
 
 
 def joined_without_weights(shares: Array) -> Array:
-    """The plain mean of the devices' means."""
+    """Return the unweighted mean of the devices' means."""
     return jnp.mean(shares[..., :-MASS], axis=0)
 
 
@@ -186,7 +186,7 @@ BROKEN_DEVICES = [
 def test_what_devices_tell_each_other_wrongly_is_noticed(
     name: str, module: Any, function: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The short form of contexts is tests/eagle3_jax/sharded/test_split_context.py."""
+    """tests/eagle3_jax/sharded/test_split_context.py is the short form for split contexts."""
     record = Record.of(BY_NAME[name], COUNT)
     assert record.plain
     monkeypatch.setattr(module, function, wrong)
@@ -197,7 +197,7 @@ def test_what_devices_tell_each_other_wrongly_is_noticed(
 
 @pytest.mark.xdist_group("devices")
 def test_pages_that_other_images_share_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts alike but for their images, of one grid, one after the other; without drafts."""
+    """Send prompts that differ only in images of the same grid, in sequence and without drafts."""
     world = BY_NAME["seeing, draft too, 2 devices"]
     world = replace(world, models=world.alone, config=sizes(0))
     options: dict[str, Any] = {"max_tokens": 16, "stop_token_ids": [PAD], "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""A world: a pair of models under one setting of the engine, and what plain decoding says there."""
+"""A world: a model pair with one setting of the engine, and its plain answers as reference."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from eagle3_jax.models.vision import VisionModel
 from eagle3_tools.bench.equality.ties import Scorer
 
 COLD = replace(ALONE, enable_prefix_caching=False)
-"""Plain decoding of one sequence at a time, which finds nothing in a cache."""
+"""Plain decoding of one sequence at a time, without prefix hits."""
 PER_WORLD = 24
 TOKENIZER = ToyTokenizer()
 
 
 class Models(NamedTuple):
-    """The models that an engine is built of."""
+    """The models of an engine."""
 
     target: Target
     draft: Eagle3Draft | None
@@ -36,22 +36,20 @@ class Models(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """One setting of the engine and its traffic.
+    """One setting of the engine, and its traffic.
 
     Attributes:
-        name: The test id.
-        models: Builds the models where the engine under test has them.
-        alone: Builds the target, and its vision, on one device: the origin of plain answers.
-        config: The engine's.
-        requests: Random requests of a generator, so many.
-        tokenizer, eos: Of the engine.
-        program: The xdist group: worlds that share compiled programs have one name.
+        models: Builds the models on the devices of the engine under test.
+        alone: Builds the target, and its vision, on one device, for plain answers.
+        requests: Makes random requests from a generator and a count.
+        tokenizer, eos: Tokenizer and EOS ids of the engine.
+        program: The xdist group, equal for worlds that share compiled programs.
         prepare: Called with the engine before each pass of traffic.
-        optimised: Compare bits, so compile as users do.
-        repeats: Whether equal traffic on an empty cache runs the same programs again. Threads that
-            fill masks and copies of pages run when they like.
-        long: Only with `--long`.
-        count, long_count: How many requests, and with `--long`.
+        optimised: Compile as for users, because bits are compared.
+        repeats: Equal traffic on an empty cache runs the same programs again. This is false with
+            threads that fill masks or copy pages.
+        long: Run with `--long` only.
+        count, long_count: Number of requests without and with `--long`.
     """
 
     name: str
@@ -70,11 +68,11 @@ class World:
     long_count: int = 500
 
     def engine(self, events: KVEventLog | None = None) -> Engine:
-        """The engine under test."""
+        """Return the engine under test."""
         return self._engine_of(self.models(), self.config, events)
 
     def scorer(self) -> Scorer:
-        """The judge of ties, from caches of the engine's dtype."""
+        """Return the scorer that judges ties, with a cache of the engine's dtype."""
         target = self.alone().target
         if self.config.kv_cache_dtype != "fp8":
             return Scorer(target, LONGEST, self.eos)
@@ -82,8 +80,10 @@ class World:
         return Float8Scorer(target, LONGEST, self.eos, scale=self.config.kv_cache_scale)
 
     def plain(self, requests: Sequence[Request]) -> dict[str, Answer]:
-        """The answer to each request alone, without speculation; in exact mode from the programs of
-        the engine under test."""
+        """Return the answer to each request alone, without drafts.
+
+        In exact mode it comes from the programs of the engine under test.
+        """
         if self.config.exact:
             cold = replace(self.config, enable_prefix_caching=False, kv_offloading_bytes=0)
             engine = self._engine_of(self.models()._replace(draft=None), cold)
@@ -92,7 +92,7 @@ class World:
             engine = self._engine_of(self.alone(), replace(COLD, **stored))
         answers: dict[str, Answer] = {}
         for request in requests:
-            # Log-probabilities are asked for so that two programs run for all kinds, not four.
+            # With logprobs all kinds of requests need two programs instead of four.
             sampling = replace(request.sampling, num_speculative_tokens=None, logprobs=0)
             answers |= drive(engine, [replace(request, sampling=sampling)])
         assert engine.stats().num_draft_tokens == engine.stats().num_preemptions == 0
@@ -101,11 +101,11 @@ class World:
     def differences(
         self, requests: Sequence[Request], run: Run, plain: Mapping[str, Answer]
     ) -> list[str]:
-        """A line for each answer that differs by a tie; other differences fail at once."""
+        """Return a line for each answer that differs by a tie; other differences fail at once."""
         return differences(requests, run, plain, self.scorer(), self.features)
 
     def features(self, request: Request) -> Sequence[Array]:
-        """Of the request's images."""
+        """Return the features of the request's images."""
         vision = self.alone().vision
         return encode_images(vision, [p.item for p in request.images]) if vision else ()
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the launchers in single_node/fixed_seq_len share: eagle3-serve under InferenceX's own benchmark.
-# They lie where InferenceX looks for them, so this folder can be copied over a checkout of it; from
-# elsewhere INFERENCEX names the checkout, whose benchmark_lib.sh and client they use.
+# Functions of the launchers in single_node/fixed_seq_len: InferenceX's benchmark of eagle3-serve.
+# Copy this folder over an InferenceX checkout, which expects launchers at these paths, or set
+# INFERENCEX to a checkout. The launchers use its benchmark_lib.sh and client.
 
 INFERENCEX="${INFERENCEX:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}"
 RESULT_DIR="${RESULT_DIR:-/workspace}"
@@ -10,7 +10,7 @@ export EVAL_ONLY="${EVAL_ONLY:-false}" RUN_EVAL="${RUN_EVAL:-false}"
 # shellcheck source=/dev/null
 source "$INFERENCEX/benchmarks/benchmark_lib.sh"
 
-# Prints the directory of a checkpoint: itself, or the one that a name of the hub is downloaded into.
+# Prints a checkpoint's directory, after downloading it if the argument is a hub id.
 checkpoint() {
     if [[ -d "$1" ]]; then
         printf '%s\n' "$1"
@@ -20,7 +20,7 @@ checkpoint() {
 }
 
 # Prints the value of --speculative-config for a draft: k is NUM_SPECULATIVE_TOKENS, 3 by default.
-# With SYNTHETIC_ACCEPTANCE_LENGTH as many tokens a round are accepted whatever the draft says.
+# With SYNTHETIC_ACCEPTANCE_LENGTH a round accepts that many tokens, whatever the draft proposes.
 speculative_config() {
     local synthetic=""
     if [[ -n "${SYNTHETIC_ACCEPTANCE_LENGTH:-}" ]]; then
@@ -35,7 +35,7 @@ speculative_config() {
         "$1" "${NUM_SPECULATIVE_TOKENS:-3}" "$synthetic"
 }
 
-# run_job DRAFT|none: serves MODEL, measures it as the job says, and evaluates it when asked to.
+# run_job DRAFT|none: serves MODEL, runs the job's benchmark, and evaluates MODEL if requested.
 run_job() {
     check_env_vars MODEL TP EP_SIZE CONC ISL OSL MAX_MODEL_LEN RANDOM_RANGE_RATIO RESULT_FILENAME
     local directory serve client=()
@@ -57,7 +57,7 @@ run_job() {
         draft=$(checkpoint "$1")
         config=$(speculative_config "$draft")
         serve+=(--speculative-config "$config")
-        # Drafts have seen chats only: without the template they are judged on text they don't know.
+        # Drafts are trained on chats: without the template the text is unfamiliar to them.
         client+=(--use-chat-template)
     fi
 

@@ -1,7 +1,7 @@
-"""python -m eagle3_tools.amdgpu: operations as MI355X's and MI325X's machine code, run on this CPU.
+"""python -m eagle3_tools.amdgpu: emulate operations compiled for MI355X and MI325X on this CPU.
 
-Needs the extra `rocm-check`, gcc and binutils; no GPU and no ROCm. Exit status 1 where a kernel
-does what it must not, or computes something else.
+Needs the extra `rocm-check`, gcc and binutils; no GPU and no ROCm. The exit status is 1 if a kernel
+does something invalid or computes a wrong result.
 """
 
 import argparse
@@ -20,12 +20,12 @@ FILE_WIDTH = 160
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the checks and return the exit status."""
     flags = _parse(argv)
     if find_spec("tinygrad") is None:
         print("tinygrad is not installed: pip install '.[rocm-check]'", file=sys.stderr)
         return 2
-    os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
+    os.environ["JAX_PLATFORMS"] = "cpu"  # For the workers: no plugin looks for devices.
     from eagle3_tools.amdgpu.jobs import jobs_for, run
     from eagle3_tools.amdgpu.report import case_table, opcode_table, summary, there, write_record
     from eagle3_tools.amdgpu.witness.table import MISSING, witness_of

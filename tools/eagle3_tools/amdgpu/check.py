@@ -1,4 +1,4 @@
-"""One case on one GPU: compiled, executed by the emulator, and compared with two computations."""
+"""Check one case on one GPU: compile it, emulate it, compare it with two computations."""
 
 import time
 from collections import Counter
@@ -21,15 +21,15 @@ from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
 from eagle3_tools.aot.launches import launches
 
 POISON = (0x7FC1_2345, 0xA5A5_5A5B)
-"""What registers and local memory hold at the start: a NaN, and a small number or wild address."""
+"""Initial contents of registers and local memory: a NaN; a small number or wild address."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """launches: kernels in order with what they counted; there: all names in their code.
+    """Result of a check, without `problems` if it passed.
 
-    unsettled: kernels of XLA's own with accesses of local memory under way at a barrier.
-    reference, interpreted: the error against each; problems: empty where all is well.
+    `launches` are kernels in order with their counts; `there` has all instruction names in their
+    code. `unsettled` has XLA's kernels that reach a barrier with local memory accesses in flight.
     """
 
     case: str
@@ -46,7 +46,7 @@ class Checked:
 
     @property
     def workgroups(self) -> int:
-        """Of all launches."""
+        """Workgroups of all launches."""
         return sum(counts.workgroups for _, counts in self.launches)
 
     @property
@@ -56,7 +56,7 @@ class Checked:
 
 
 def check_named(job: tuple[str, str, int]) -> Checked:
-    """The case of this name on this GPU, with so many kinds of poison."""
+    """Check the case with this (name, GPU, number of poisons)."""
     name, arch, poisons = job
     return check(_by_name()[name], arch, POISON[:poisons])
 
@@ -67,7 +67,7 @@ def _by_name() -> dict[str, EmulatedCase]:
 
 
 def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> Checked:
-    """Runs it with every poison; results must be the same bits, as no poison may reach them."""
+    """Run the case with every poison; the results must be bitwise equal."""
     begin = time.monotonic()
     arguments = case.arguments(arch)
     program = compile_source(source_of(case, arch, arguments))
@@ -117,14 +117,14 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
 
 
 def _same(case: EmulatedCase, results: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    """Equal bits; of results that are written in part, what counts of them."""
+    """Compare bits; for partly written results compare only the meaningful part."""
     pairs = enumerate(zip(results, others, strict=True))
     whole = [pair for place, pair in pairs if place not in case.partly_written]
     return all(a.tobytes() == b.tobytes() for a, b in whole) and case.compare(results, others) == 0
 
 
 def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:
-    """The case as a function of its leaves."""
+    """Return the case as a function of its leaves."""
     leaves, tree = jax.tree.flatten(arguments)
     counts = [len(jax.tree.leaves(argument)) for argument in arguments]
     owner = [place for place, count in enumerate(counts) for _ in range(count)]
@@ -135,19 +135,19 @@ def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Sour
 
 
 def kernels_of(program: CompiledProgram) -> list[Kernel]:
-    """Those that it launches, each once."""
+    """Return the kernels that the program launches, each once."""
     read = {code: read_kernels(code) for code in program.objects}
     names = dict.fromkeys((launch.kernel, launch.code) for launch in program.launches)
     return [read[code][name] for name, code in names]
 
 
 def own_kernels(program: CompiledProgram) -> frozenset[str]:
-    """Names of the kernels that are written by hand, without the number XLA may put behind."""
+    """Return the names of our Pallas kernels, without the number that XLA may append."""
     return frozenset(one.name for one in launches(program.hlo) if one.kind == "kernel")
 
 
 def code_problems(kernel: Kernel, own: frozenset[str]) -> list[str]:
-    """Of its code, executed or not: early uses of registers, instructions without a meaning."""
+    """Check all code, executed or not: registers used before they load, unknown instructions."""
     found = [
         f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
         for m in missing_waits(kernel.code, kernel.entry)
@@ -162,7 +162,7 @@ def code_problems(kernel: Kernel, own: frozenset[str]) -> list[str]:
 
 
 def beyond_problems(launched: Sequence[tuple[str, LaunchCounts]], own: frozenset[str]) -> list[str]:
-    """Kernels of ours that load behind their arrays; XLA's own do that and don't use it."""
+    """Report our kernels that load beyond their arrays; XLA's own do so without using the data."""
     return [
         f"{name}: {counts.loads_beyond} loads behind their buffer"
         for name, counts in launched
@@ -171,9 +171,9 @@ def beyond_problems(launched: Sequence[tuple[str, LaunchCounts]], own: frozenset
 
 
 def unsettled(kernels: Sequence[Kernel], own: frozenset[str]) -> frozenset[str]:
-    """Kernels of XLA's that come to a barrier with accesses of local memory under way.
+    """Return XLA's kernels that reach a barrier with local memory accesses in flight.
 
-    Its sorts do: they rely on the order in which a compute unit takes them.
+    Its sorts do: they rely on the order in which a compute unit executes accesses.
     """
     return frozenset(
         kernel.name
@@ -184,5 +184,5 @@ def unsettled(kernels: Sequence[Kernel], own: frozenset[str]) -> frozenset[str]:
 
 
 def _base_name(kernel: str) -> str:
-    """Namesakes get a number from XLA."""
+    """Strip the number that XLA appends to repeated names."""
     return kernel.partition("__")[0]

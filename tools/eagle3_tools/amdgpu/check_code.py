@@ -1,4 +1,4 @@
-"""All that `make rocm-check` compiles, not executed, but read: every instruction has a meaning."""
+"""Check that the emulator knows every instruction of the code that `make rocm-check` compiles."""
 
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
 
 
 def check_code(job: tuple[str, str, int]) -> Checked:
-    """Of a case of the check of kernels."""
+    """Check the code of a kernel case."""
     name, arch, _ = job
     (case,) = (case for case in all_cases() if case.name == name)
     with gpu.assume(arch):
@@ -29,7 +29,7 @@ def check_code(job: tuple[str, str, int]) -> Checked:
 
 
 def check_full_size_code(job: tuple[str, str, int]) -> Checked:
-    """Of a published pair's round at full size."""
+    """Check the code of a published pair's round at full size."""
     name, arch, _ = job
     found = full_size_round(full_size_rounds()[name])
     return read(f"code of {name}", Source(arch, found.function, found.shapes, (found.state,)))
@@ -37,17 +37,17 @@ def check_full_size_code(job: tuple[str, str, int]) -> Checked:
 
 @cache
 def full_size_rounds() -> dict[str, PlanOptions]:
-    """By their names, each for one GPU."""
+    """Return the rounds by name, each for one GPU."""
     return {name_of(options): options for options in full_size_options(PUBLISHED)}
 
 
 def arch_of(name: str) -> str:
-    """The GPU that a round at full size is for."""
+    """Return the GPU architecture of a full-size round."""
     return GPUS[full_size_rounds()[name].gpu].arch
 
 
 def read(name: str, source: Source) -> Checked:
-    """Compiles it, and looks at the code of every kernel that it launches."""
+    """Compile `source` and check the code of every kernel that it launches, without running it."""
     program = compile_source(source)
     kernels, own = kernels_of(program), own_kernels(program)
     problems = tuple(problem for kernel in kernels for problem in code_problems(kernel, own))

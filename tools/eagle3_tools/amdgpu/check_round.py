@@ -1,4 +1,4 @@
-"""Prefill and rounds of the small pair's engine, executed, against the engine on this CPU."""
+"""Emulate prefill and rounds of the small pair's engine, and compare with the engine on the CPU."""
 
 import time
 from collections.abc import Sequence
@@ -27,19 +27,20 @@ from eagle3_tools.amdgpu.rounds.round_state import state_errors
 from eagle3_tools.amdgpu.rounds.small_pair import small_pair
 
 STATE_TOLERANCE = {"bf16": 2.5e-2, "mxfp4": 8e-2}
-"""Some roundings to bfloat16, 2^-8, in a row, as XLA fuses otherwise there; MXFP4's and FP8's rows
-take the next code. Exchanged heads or experts are 4e-2 and more."""
+"""Several roundings to bfloat16 (2^-8), because XLA fuses differently for the GPU; MXFP4 and FP8
+rows then take the next code. Swapped heads or experts give 4e-2 and more.
+"""
 
 
 class Counted:
-    """Runs compiled programs and keeps what their launches counted."""
+    """Runs compiled programs and collects the counts of their launches."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[str, LaunchCounts]] = []
         self.library = 0
 
     def run(self, program: CompiledProgram) -> Run:
-        """A function of a program's leaves to its results."""
+        """Return a function from a program's leaves to its results."""
 
         def run(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
             done = run_program(program, leaves, poison=POISON[0], allow_unwritten=True)
@@ -51,18 +52,18 @@ class Counted:
 
     @property
     def library_share(self) -> float:
-        """What the library does of all products."""
+        """The library's fraction of the FLOPs of all products."""
         ours = sum(matrix_flops(counts.instructions) for _, counts in self.launches)
         return self.library / max(1, self.library + ours)
 
 
 def round_name(format: str, rounds: int) -> str:
-    """How it is listed."""
+    """Return the name in reports."""
     return f"prefill and {rounds} rounds of the {format} pair"
 
 
 def check_round(job: tuple[str, str, int]) -> Checked:
-    """(format of the pair, GPU, rounds): tokens and accept counts are the CPU engine's, or ties."""
+    """Compare tokens and accept counts with the CPU engine's; `job` is (format, GPU, rounds)."""
     format, arch, rounds = job
     name, begin = round_name(format, rounds), time.monotonic()
     pair, counted = small_pair(format), Counted()
@@ -97,8 +98,8 @@ def check_round(job: tuple[str, str, int]) -> Checked:
 
 
 def _state_error(expected: Transcript, found: Transcript) -> float:
-    """Of KV rows and features before each round and behind the last."""
+    """Return the error of KV rows and features before each round and after the last."""
     if not np.array_equal(expected.reports, found.reports):
-        return float("nan")  # Behind a tie the states are those of other tokens.
+        return float("nan")  # After a tie the states belong to different tokens.
     pairs: Any = zip(expected.held, found.held, strict=True)
     return max(max(state_errors(ours, theirs).values()) for ours, theirs in pairs)

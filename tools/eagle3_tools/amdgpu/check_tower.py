@@ -1,4 +1,4 @@
-"""MoonViT's program for two small images, executed, against float32 on this CPU."""
+"""Emulate MoonViT's program for two small images, and compare with float32 on the CPU."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from eagle3_tools.amdgpu.program.run import run_program
 
 NAME = "tower and projector of two images"
 TOLERANCE = 2e-2
-"""Of bfloat16 beside float32, root mean squares."""
+"""RMS error of bfloat16 relative to float32."""
 CONFIG = VisionConfig(
     hidden_size=144,
     num_hidden_layers=2,
@@ -45,12 +45,12 @@ CONFIG = VisionConfig(
     media_placeholder_token_id=0,
     pixels=PixelConfig(),
 )
-"""Heads of the real width."""
+"""The head width is the real one."""
 GRIDS = (1, 8, 8), (1, 4, 6)
 
 
 def check_tower(job: tuple[str, str, int]) -> Checked:
-    """(name, GPU, kinds of poison): features are those of float32, but for roundings."""
+    """Check that the features equal float32's up to rounding; `job` is (name, GPU, poisons)."""
     name, arch, poisons = job
     begin = time.monotonic()
     weights, run = _tower(jnp.bfloat16)
@@ -84,7 +84,7 @@ def check_tower(job: tuple[str, str, int]) -> Checked:
 
 
 def _rms_error(found: np.ndarray) -> float:
-    """Share of the features' own root mean square; of the images' rows, not of padding's."""
+    """Return the RMS error relative to the features' RMS, over the images' rows without padding."""
     weights, run = _tower(jnp.float32)
     tokens = sum(t * h * w for t, h, w in GRIDS) // CONFIG.token_patches
     expected = np.asarray(jax.jit(run)(weights, _packed()))[:tokens]
@@ -94,12 +94,12 @@ def _rms_error(found: np.ndarray) -> float:
 
 @cache
 def _tower(dtype: Any) -> tuple[Any, Callable[[Any, Packed], jax.Array]]:
-    """Weights that bfloat16 has, in this dtype, and the program's function of them."""
+    """Return weights that bfloat16 can represent, in this dtype, and the program's function."""
     model = VisionModel(CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
     graph, weights = nnx.split(model)
     keys = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(weights))))
 
-    # Biases and norms, which begin as zeros and ones, are noise too.
+    # Biases and norms start as zeros and ones; add noise.
     def vary(leaf: jax.Array) -> jax.Array:
         noise = 0.1 * jax.random.normal(next(keys), leaf.shape, leaf.dtype)
         return (leaf + noise if leaf.ndim == 1 else leaf).astype(dtype)

@@ -1,4 +1,4 @@
-"""Which programs are executed, and their execution in processes that may crash or hang."""
+"""List the programs to check, and run them in processes that may crash or hang."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SHORT_ARCH = "gfx950"
 
 @dataclass(frozen=True)
 class Job:
-    """What runs on a GPU: `check` with a name, the GPU, and how often, in poisons or rounds."""
+    """A check with its arguments: name, GPU, and number of poisons or rounds."""
 
     check: Callable[[tuple[str, str, int]], Checked]
     name: str
@@ -37,10 +37,10 @@ class Job:
 
 
 def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
-    """List what to execute, the long ones first, so that no process ends up alone with one of them.
+    """List the jobs, long ones first, so that no process ends up alone with one of them.
 
-    Behind what is executed the long form has all of `make rocm-check`, of which the code is read:
-    kernels, then rounds at full size. The short form is the first small case of each operation.
+    After the emulated programs, the long form checks the code of everything that `make rocm-check`
+    compiles: kernels, then full-size rounds. The short form has one small case of each operation.
     """
     if short:
         firsts = {case.case.operation: case for case in reversed(emulated_cases()) if not case.long}
@@ -82,7 +82,7 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
 
 
 def run(jobs: Sequence[Job], processes: int) -> list[Checked]:
-    """Checks every job; one that crashes or hangs is a failed one."""
+    """Run every job; one that crashes or hangs becomes a failed check."""
     return [
         Checked(job.name, job.arch, (f"{result.reason} {result.said}".strip(),))
         if isinstance(result, Failure)
@@ -96,7 +96,7 @@ def _check(job: Job) -> Checked:
 
 
 def _shown(function: Callable[[Any], Any], jobs: Sequence[Job], processes: int) -> Iterator[Any]:
-    """Results in order, with a line of progress where somebody looks."""
+    """Yield results in order, with a progress bar on terminals."""
     with Progress(transient=True) as progress:
         task = progress.add_task("executing", total=len(jobs))
         for result in run_each(function, jobs, processes=processes, limit_s=LIMIT_S):

@@ -1,4 +1,4 @@
-"""What was executed, as tables and a JSON record."""
+"""Tables and a JSON record of the checks."""
 
 import json
 from collections import Counter
@@ -19,11 +19,11 @@ CLASSES: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("wait", lambda name: name in ("s_waitcnt", "s_barrier", "s_nop")),
     ("scalar", lambda name: True),
 )
-"""Names of instruction classes, and what belongs to each: the first that fits."""
+"""Instruction classes with their predicates; the first that matches counts."""
 
 
 def by_class(instructions: Counter[str]) -> dict[str, int]:
-    """Wave instructions of each class."""
+    """Count wave instructions by class."""
     total: Counter[str] = Counter()
     for name, times in instructions.items():
         total[next(label for label, fits in CLASSES if fits(name))] += times
@@ -31,7 +31,7 @@ def by_class(instructions: Counter[str]) -> dict[str, int]:
 
 
 def case_table(results: Iterable[Checked]) -> Table:
-    """A line for each case on each GPU."""
+    """Return a table with a line for each case and GPU."""
     shown = Table(title="Executed by the emulator", title_justify="left", box=None)
     for heading in ("case", "GPU"):
         shown.add_column(heading, no_wrap=True)
@@ -54,7 +54,7 @@ def case_table(results: Iterable[Checked]) -> Table:
 
 
 def opcode_table(results: Sequence[Checked], witness_of: Callable[[str], str]) -> Table:
-    """A line for each opcode of the kernels: how often each GPU executed it, and its witness."""
+    """Return a table with a line for each opcode: executions on each GPU, and its witness."""
     archs = sorted({result.arch for result in results}, reverse=True)
     counts = {arch: executed(results, arch) for arch in archs}
     shown = Table(title="Opcodes", title_justify="left", box=None)
@@ -68,17 +68,17 @@ def opcode_table(results: Sequence[Checked], witness_of: Callable[[str], str]) -
 
 
 def executed(results: Iterable[Checked], arch: str) -> Counter[str]:
-    """Wave instructions on one GPU, by name."""
+    """Count wave instructions on one GPU, by name."""
     return sum((r.instructions for r in results if r.arch == arch), Counter())
 
 
 def there(results: Iterable[Checked]) -> set[str]:
-    """Every name in the code of the kernels."""
+    """Return every instruction name in the code of the kernels."""
     return {name for result in results for name in result.there}
 
 
 def summary(results: Sequence[Checked], seconds: float) -> list[str]:
-    """What failed, what was never executed, and how much there was."""
+    """Return lines with failures, opcodes that were never executed, and totals."""
     ran = {name for result in results for name in result.instructions}
     waves = sum(sum(result.instructions.values()) for result in results)
     failed = [result for result in results if result.problems]
@@ -98,13 +98,13 @@ def summary(results: Sequence[Checked], seconds: float) -> list[str]:
 
 
 def _that(results: Iterable[Checked], count: str) -> set[str]:
-    """Names of the kernels that did this at least once."""
+    """Return the names of kernels in which this count is not zero."""
     launches = (launch for result in results for launch in result.launches)
     return {name.partition("__")[0] for name, counts in launches if getattr(counts, count)}
 
 
 def write_record(path: Path, results: Iterable[Checked]) -> None:
-    """Every figure of what was executed, and the wave instructions of each launch by class."""
+    """Write all figures of the executed cases, with wave instructions of each launch by class."""
     lines = [json.dumps(_entry(result)) for result in results if result.launches]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 

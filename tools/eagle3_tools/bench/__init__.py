@@ -1,1 +1,1 @@
-"""Measurements of the engine: against another library, against its own floor, against itself."""
+"""Benchmarks and checks of the engine: `eagle3-bench`."""

@@ -1,4 +1,4 @@
-"""python -m eagle3_tools.bench: eagle3-bench where nothing is installed."""
+"""python -m eagle3_tools.bench: run `eagle3-bench` without an installed script."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command eagle3-bench: every subcommand is a module of eagle3_tools.bench.studies."""
+"""The command eagle3-bench; each subcommand is a module of eagle3_tools.bench.studies."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from serve.options.checkpoint import DEFAULTS, read_load_options
 
 PROG = "eagle3-bench"
 FILE_WIDTH = 140
-"""Tables keep their columns where standard output is a file."""
+"""Columns of tables when standard output is a file."""
 EXAMPLES = {
     "cpu": "--json cpu.json",
     "accept": "/models/Kimi-K2.5 --draft /models/kimi-k2.5-eagle3 --num-speculative-tokens 3",
@@ -26,7 +26,7 @@ EXAMPLES = {
     "report": "sweep --output report",
     "gpu": "--json gpu.json",
 }
-"""Of each command: flags that work together."""
+"""Command -> example flags that work together."""
 STUDIES = {
     "cpu": "all ratios of the CPU engine, one pinned core",
     "accept": "accept length on held-out prompts",
@@ -37,13 +37,14 @@ STUDIES = {
     "report": "sweeps as tables, figures and an HTML page",
     "gpu": "the embedded pair's round, loop and tokens on a GPU",
 }
-"""Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
-exit status; it is imported for that command only, because most import JAX."""
+"""Command -> help. Its module is imported for that command only, because most import JAX.
+
+It has `add_flags(parser)` and `run(flags, console)`, which returns the exit status.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use;
-    130 or 143 when it was stopped."""
+    """Return 0, 1 if outputs differ, 2 for unusable flags or files, 130 or 143 if interrupted."""
     with leaving(PROG):
         flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
     with raising():
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    """Parse the command line; on an error, exit with status 2 and a one-line message."""
     parser = _build_parser(argv)
     flags = parser.parse_args(argv)
     try:
@@ -69,8 +70,7 @@ def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _build_parser(argv: Sequence[str]) -> OneLineParser:
-    """Only the command that `argv` begins with has its flags; all have them where it is empty, or
-    where the shell's completion is asked for."""
+    """Build the parser; only the command in `argv` gets flags (all if empty or for completion)."""
     parser = OneLineParser(
         prog=PROG,
         description="Measures this engine.",

@@ -1,4 +1,4 @@
-"""Small cases of every operation in every format, with the tiles that hardware runs."""
+"""Small cases of every operation in every format, with the tiles of the real shapes."""
 
 from eagle3_tools.amdgpu.cases.attention import attention_cases
 from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
@@ -9,6 +9,6 @@ from eagle3_tools.amdgpu.cases.rows import row_cases
 
 
 def emulated_cases() -> list[EmulatedCase]:
-    """The small ones first, then the real shapes of the long form."""
+    """Return the small cases, then the real shapes of the long form."""
     small = [*attention_cases(), *product_cases(), *expert_cases(), *row_cases()]
     return [*small, *long_cases()]

@@ -1,4 +1,4 @@
-"""Small cases of attention: a context of two parts and a tail beside one of 21 slots."""
+"""Small cases of attention: a long context in several parts, and one of 21 slots."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,20 +27,20 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.shapes import GroupedAttention, LatentAttention, VisionAttention
 
 LENGTHS = 300, 21
-"""Slots of the two sequences: parts of 128, 128 and 44 or of 256 and 44, and two steps or fewer."""
+"""Slots of the two sequences: parts of 128, 128 and 44, or 256 and 44; and at most two steps."""
 PREFIX = 11
-"""Slots before a prompt's chunk."""
+"""Slots before a prefill chunk."""
 LONG_CHUNK = PagedCase(520, 576, batch=1, fp8=True)
 SHARED = "kimi.attention@tp8"
 
 
 def attention_cases() -> list[EmulatedCase]:
-    """Every tile of rows, with page sizes, float8 pools, trees and what follows dealt out."""
+    """Return a case for every row tile, with page sizes, float8 pools, trees and epilogues."""
     return [*_latent(), *_shares(), *_grouped(), *_prefill(), _items()]
 
 
 def _latent() -> list[EmulatedCase]:
-    """Heads that fill no tile; ten of them take two."""
+    """Return MLA decode cases with heads that fill no tile; ten heads take two tiles."""
     decode = partial(_decode, LatentAttention, mla_decode.make_case)
     return [
         decode("mla_decode kimi.attention@tp8 q4_8k_page64", (10,), PagedCase(4, 320)),
@@ -60,8 +60,10 @@ def _latent() -> list[EmulatedCase]:
 
 
 def _shares() -> list[EmulatedCase]:
-    """Heads of three devices: a context cut again, not cut with two tiles of rows, and in float8;
-    and eight shares of two heads joined, for a tile of rows and some."""
+    """Return cases of partial attention on three devices: split again, two row tiles, float8.
+
+    The last case merges eight parts of two heads, with a row tile that is not full.
+    """
     cases = []
     for like, heads, paged in (
         ("q4_1.0625k_page64", 2, PagedCase(4, 320)),
@@ -77,7 +79,7 @@ def _shares() -> list[EmulatedCase]:
 
 
 def _grouped() -> list[EmulatedCase]:
-    """Two key-value heads with one query head each, as drafts have them, and one with six."""
+    """Return GQA cases: two KV heads with a query head each (drafts), one KV head with six."""
     decode = partial(_decode, GroupedAttention, gqa_decode.make_case)
     draft, minimax = "gqa_decode draft_mha.attention@tp4", "gqa_decode minimax.attention@tp8"
     in_fp8 = _decode(
@@ -98,7 +100,7 @@ def _grouped() -> list[EmulatedCase]:
 
 
 def _grouped_shares() -> list[EmulatedCase]:
-    """Heads of two devices that share a key-value head, bfloat16 and float8."""
+    """Return cases of partial attention on two devices that share a KV head."""
     decode = partial(_decode, GroupedAttention, gqa_share.make_case)
     real = "gqa_share minimax.attention@tp16"
     cases = [
@@ -109,8 +111,10 @@ def _grouped_shares() -> list[EmulatedCase]:
 
 
 def _prefill() -> list[EmulatedCase]:
-    """Chunks of three and of five tiles of rows, the last not full, behind a prefix; and at a
-    part of their context, of which the first rows see nothing."""
+    """Return cases of prefill chunks of three and five row tiles after a prefix, the last not full.
+
+    One more is at a part of its context, of which the first rows see nothing.
+    """
     chunk, whole, part = PagedCase(300, 320, batch=1), mla_prefill.make_case, mla_prefill.part_case
     cases = []
     for like, heads, paged, make, before, compare in (
@@ -126,7 +130,7 @@ def _prefill() -> list[EmulatedCase]:
 
 
 def _items() -> EmulatedCase:
-    """Three images, none of which fills its tiles of rows or of keys; the first is in one tile."""
+    """Return a case of three images with partial row and key tiles; the first is in one tile."""
     case = item_attention.make_case(VisionAttention("small", 2), (41, 150, 70))
     return EmulatedCase.small(case, named("item_attention kimi.vision@tp8 rows4096"), BF16)
 

@@ -1,4 +1,4 @@
-"""A small case of an operation: the tiles of a real shape, few enough programs to be emulated."""
+"""A small case of an operation with the tiles of a real shape, small enough to emulate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,17 +21,16 @@ Arrays = Sequence[NDArray[Any]]
 
 @dataclass(frozen=True)
 class EmulatedCase:
-    """What is compiled for an AMD GPU, executed, and compared with two computations of the same.
+    """A case to compile for an AMD GPU, emulate, and compare with two other computations.
 
-    case: the small one; `case.run`, traced inside `gpu.assume`, takes that GPU's tiles for `like`.
-    like: the case at a real shape, of `all_cases` where they have one, whose tiles it runs.
-    tolerance: how far results may lie from reference.py and from the interpreted kernel, and why.
-    donate: arguments of `case.run` that it writes in place: pools.
-    partly_written: leaves of the result of which a kernel leaves a part as it was, whatever that
-    was; `compare` looks at the rest.
-    idle_rows: rows of tiles that no expert uses stay unwritten between kernels, which load and drop
-    them.
-    long: whether it has a real shape, for the long form of the check alone.
+    Attributes:
+        case: The small case. `case.run`, traced in `gpu.assume`, uses that GPU's tiles for `like`.
+        like: The case with a real shape whose tiles are used; from `all_cases` if it has one.
+        tolerance: Largest errors against reference.py and the interpreted kernel.
+        donate: Arguments of `case.run` that it writes in place: pools.
+        partly_written: Result leaves that a kernel writes in part; `compare` ignores the rest.
+        idle_rows: Rows of tiles without an expert stay unwritten; kernels load and discard them.
+        long: The case has a real shape and is run in the long form of the check only.
     """
 
     case: Case
@@ -52,8 +51,7 @@ class EmulatedCase:
         vary: Callable[..., tuple[Any, ...]] = lambda *arguments: arguments,
         **fields: Any,
     ) -> "EmulatedCase":
-        """case, at a small shape, with the tiles and under the name of `like`; vary: the example's
-        arguments to those that are used."""
+        """Give a small `case` the tiles and name of `like`; `vary` changes its example."""
         made = replace(
             case,
             shape=f"small {like.shape}",
@@ -65,34 +63,34 @@ class EmulatedCase:
 
     @property
     def name(self) -> str:
-        """How it is listed."""
+        """Name in reports."""
         return self.case.name
 
     def arguments(self, arch: str, seed: int = 0) -> tuple[Any, ...]:
-        """Of this GPU's formats, as JAX arrays."""
+        """Return example arguments in this GPU's formats, as JAX arrays."""
         with gpu.assume(arch):
             return self.case.example(seed)
 
     def launches(self, arch: str) -> list[Launch]:
-        """Its Pallas kernels on this GPU with their grids and tiles, in order."""
+        """Return the Pallas kernels it launches on this GPU, in order."""
         return launches(self.case, arch)
 
     def launches_of_real(self, arch: str) -> list[Launch]:
-        """Those of `like`."""
+        """Return the kernels that `like` launches on this GPU."""
         return launches(self.like, arch)
 
     def interpreted(self, arch: str, arguments: tuple[Any, ...]) -> list[NDArray[Any]]:
-        """The leaves of what the kernels give, interpreted, on this GPU's path."""
+        """Return the result leaves of the interpreted kernels on this GPU's path."""
         return self._leaves(self.case.run, arch, arguments)
 
     def expected(self, arch: str, arguments: tuple[Any, ...]) -> list[NDArray[Any]]:
-        """The leaves of what reference.py gives."""
+        """Return the result leaves of reference.py."""
         return self._leaves(self.case.reference, arch, arguments)
 
     def _leaves(self, run: Any, arch: str, arguments: tuple[Any, ...]) -> list[NDArray[Any]]:
         given, tree = jax.tree.flatten(arguments)
 
-        # A new function: JAX's caches do not know of the assumed GPU.
+        # A new function each time, because JAX's caches do not distinguish the assumed GPU.
         def flat(*leaves: jax.Array) -> list[jax.Array]:
             return jax.tree.leaves(run(*jax.tree.unflatten(tree, leaves)))
 

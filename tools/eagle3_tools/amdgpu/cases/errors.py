@@ -1,4 +1,4 @@
-"""How far the results of a case lie from what was expected of them."""
+"""Error metrics between the results of a case and the expected results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,31 +13,31 @@ Arrays = Sequence[NDArray[Any]]
 
 
 def largest_error(results: Arrays, expected: Arrays) -> float:
-    """Over all results: the largest difference as a share of the largest number expected.
+    """Return the largest difference, over all results, relative to the largest expected number.
 
-    Bytes of quantised rows count as the share of them that differ. Of other integers, which say
-    where or which, none may differ: infinite if one does, as is a number that is not finite.
+    For bytes of quantised rows it is the fraction that differ. Other integers are indices and must
+    be equal: the error is infinite if one differs, or if a number is not finite.
     """
     return max(_error(got, wanted) for got, wanted in zip(results, expected, strict=True))
 
 
 def dequantised_error(results: Arrays, expected: Arrays) -> float:
-    """Of results that end with float8 rows and their scales: of what these mean, values * scale."""
+    """Compare results that end with float8 rows and scales as values * scale."""
     return largest_error(_dequantised(results), _dequantised(expected))
 
 
 def share_error(results: Arrays, expected: Arrays) -> float:
-    """Of shares: of their means and of their masses, each by itself."""
+    """Compare partial attention: means and masses separately."""
     return largest_error(_unpacked(results), _unpacked(expected))
 
 
 def part_error(results: Arrays, expected: Arrays) -> float:
-    """Of values and the logarithms of their masses, -inf where nothing is seen: there in both."""
+    """Compare values and log-masses; -inf (nothing visible) must be at the same places."""
     return largest_error(_seen_apart(results), _seen_apart(expected))
 
 
 def route_error(results: Arrays, expected: Arrays) -> float:
-    """Of a route's ids, weights, tile map and rows; of the map what its tiles in use say."""
+    """Compare a route's ids, weights, tile map and rows; of the map only its tiles in use."""
     return largest_error(_in_use(results), _in_use(expected))
 
 

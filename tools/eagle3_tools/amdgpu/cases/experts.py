@@ -1,4 +1,4 @@
-"""Small cases of routed experts: three steps, rows of several experts, one that nobody chose."""
+"""Small cases of routed experts: three steps, experts with several rows and with none."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from pallas_kernels.shapes import ExpertStack
 
 STACK = ExpertStack("small", 5, 2, 384, 256)
 BESIDE_SHARED = ExpertStack("small", 5, 2, 512, 256)
-"""Whole steps, as a shared expert of other weights asks for."""
+"""Whole steps, as a shared expert with its own weights requires."""
 BF16, PTPC, INT4, W4A8, MXFP4 = grouped.KIMI
 BLOCKS = grouped.MINIMAX[1]
 TOKENS = 5
 
 
 def expert_cases() -> list[EmulatedCase]:
-    """Every format; MXFP4 in tiles with whole groups of columns and without; a shared expert."""
+    """Return cases of every format, of MXFP4 with and without whole column groups, and shared."""
     kimi, minimax = "kimi.experts@tp8", "minimax.experts@tp8"
     asked = [
         (BF16, f"{kimi} bf16 tokens16"),
@@ -45,9 +45,9 @@ def expert_cases() -> list[EmulatedCase]:
 
 
 def _elsewhere(x: Any, stacks: Any, ids: Any, weights: Any, *own: Any) -> tuple[Any, ...]:
-    """One choice is an expert of another device, and nobody here chooses the second one."""
+    """Let one choice be an expert of another device, and leave the second expert unchosen."""
     ids = ids.at[0, 1].set(STACK.experts)
-    # Of five experts a token has two: the one after is not the other.
+    # Each token has two of five experts. Move id 1 to 2, or to 0 if the token already has 2.
     free = (ids.sum(axis=1, keepdims=True) - ids) != 2
     ids = ids + ((ids == 1) & free) - ((ids == 1) & ~free)
     return x, stacks, ids, weights, *own

@@ -1,4 +1,4 @@
-"""Which kernels a case launches, with which grid and tiles; and a small case with a real one's."""
+"""List the kernels that a case launches, and give a small case the tiles of a real one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +17,9 @@ MOVES = ("masked_load", "masked_swap")
 
 @dataclass(frozen=True)
 class Launch:
-    """A Pallas kernel's launch.
+    """A Pallas kernel's launch: a grid of programs, each a workgroup of `warps` waves.
 
-    grid: programs, each one workgroup of `warps` waves. products: operands' shapes of the matrix
-    products in it; moves: shapes and dtypes of what it loads and stores at a time.
+    `products` has operand shapes of matrix products, `moves` shapes and dtypes of loads and stores.
     """
 
     name: str
@@ -32,12 +31,12 @@ class Launch:
 
     @property
     def tiles(self) -> tuple[Any, ...]:
-        """All but how often they run."""
+        """Everything except the grid."""
         return self.name, self.warps, self.stages, self.products, self.moves
 
 
 class EveryKey(dict[tuple[str, str], dict[str, int]]):
-    """Tiles on trial by operation, whatever shape the choice is for."""
+    """Tiles on trial by operation; the shape in a key is ignored."""
 
     def get(self, choice: tuple[str, str], default: Any = None) -> Any:
         return super().get((choice[0], ""), default)
@@ -45,19 +44,19 @@ class EveryKey(dict[tuple[str, str], dict[str, int]]):
 
 @cache
 def _by_name() -> dict[str, Case]:
-    """Made once: it takes half a second, and every process of a test run reads all cases."""
+    """Cached: it takes half a second, and every test process needs all cases."""
     return {case.name: case for case in all_cases()}
 
 
 def named(name: str) -> Case:
-    """The case of `all_cases` of this name. Raises ValueError where there is none."""
+    """Return the case of `all_cases` with this name; raise ValueError if there is none."""
     if name not in _by_name():
         raise ValueError(f"expected the name of a case of all_cases, got {name!r}")
     return _by_name()[name]
 
 
 def with_tiles_of(like: Case, run: Callable[..., Any]) -> Callable[..., Any]:
-    """run, which takes the tiles that `like` has on the GPU that it is traced for."""
+    """Wrap `run` so that it uses the tiles of `like` on the GPU it is traced for."""
 
     @cache
     def tiles(arch: str) -> EveryKey:
@@ -71,7 +70,7 @@ def with_tiles_of(like: Case, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tiles_of(like: Case, arch: str) -> EveryKey:
-    """(operation, "") -> tiles that this case chooses, measured ones if there are any."""
+    """Map (operation, "") to the tiles that this case uses, measured ones if available."""
     measured = {
         (operation, key): entry["tiles"]
         for operation, entries in tuning.measured(arch).items()
@@ -83,7 +82,7 @@ def tiles_of(like: Case, arch: str) -> EveryKey:
 
 
 def launches(case: Case, arch: str) -> list[Launch]:
-    """Of one call on this GPU, in the order of the program."""
+    """Return the launches of one call on this GPU, in program order."""
     with gpu.assume(arch):
         traced = jax.make_jaxpr(lambda: case.run(*case.example(0)))()
     return [
@@ -110,7 +109,7 @@ def _shapes(variables: list[Any]) -> str:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Those of loops and branches too; not those inside of a kernel's call."""
+    """Yield equations, including those in loops and branches but not those in kernels."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name != "pallas_call":

@@ -1,4 +1,4 @@
-"""The real shapes: one MLA decode, one expert stack and one float8 product of Kimi's."""
+"""Cases with real shapes: one MLA decode, one expert stack and one float8 product of Kimi's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from pallas_kernels.grouped_matmul.cases import KIMI
 
 
 def long_cases() -> list[EmulatedCase]:
-    """As `all_cases` has them, with scales and contexts that are not alike."""
+    """Return cases of `all_cases` with varied scales and contexts."""
     return [
         _real("mla_decode kimi.attention@tp8 q4_8k_page64", BF16, _with_contexts),
         _real("grouped_mlp kimi.experts@tp8 mxfp4_mxfp4 tokens16", of_experts(KIMI[4])),

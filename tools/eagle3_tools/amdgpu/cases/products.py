@@ -1,5 +1,7 @@
-"""Small cases of dense products: three steps, or two a part, a last one of bfloat16 that is not
-full; columns that fill no tile, few and many rows."""
+"""Small cases of dense products, with few and many rows.
+
+They have three steps or two per part, partial column tiles, and a partial last bfloat16 step.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +30,7 @@ FOUR_BIT = (
 
 
 def product_cases() -> list[EmulatedCase]:
-    """Every format with few rows, and each kernel once with the tiles of many."""
+    """Return cases of every format with few rows, and of each kernel with the tiles of many."""
     return [*_single(), *_joint(), *_gated(), *_four_bit(), *_heads()]
 
 
@@ -49,7 +51,7 @@ def _single() -> list[EmulatedCase]:
 
 
 def _joint() -> list[EmulatedCase]:
-    """Matrices of different widths: the second's tiles begin where the first's end."""
+    """Return cases of two widths: the second matrix's tiles begin where the first's end."""
 
     def product(like: str, inputs: int, widths: tuple[int, ...], format: Any) -> EmulatedCase:
         matrices = [Matrix("small", inputs, width) for width in widths]
@@ -77,7 +79,7 @@ def _gated() -> list[EmulatedCase]:
 
 
 def _four_bit() -> list[EmulatedCase]:
-    """On the experts' kernels; no case of `all_cases` has them, the widths are Kimi's at TP8."""
+    """Return cases of 4-bit products with Kimi's widths at TP8, which `all_cases` lacks."""
     return [
         EmulatedCase.small(
             _four_bit_case(operation, 768, 72, format, 5),
@@ -93,7 +95,7 @@ def _four_bit() -> list[EmulatedCase]:
 def _four_bit_case(
     operation: str, inputs: int, outputs: int, format: QuantFormat, rows: int
 ) -> Case:
-    """Of two matrices; joint products are a launch each."""
+    """Make a case of two matrices; joint products are one launch each."""
     matrices = [Matrix("kimi.dense_gate_up@tp8", inputs, outputs)] * 2
     case = joint_matmul.make_case(operation, matrices, None, rows)
 
@@ -113,7 +115,7 @@ def _four_bit_case(
 
 
 def _heads() -> list[EmulatedCase]:
-    """Seven tiles of the vocabulary, the last one not full; of many rows three, wider ones."""
+    """Return cases of heads: seven vocabulary tiles, the last not full; three for many rows."""
 
     def head(
         like: str, size: tuple[int, int], format: Any, rows: int, filtered: bool = False
@@ -133,6 +135,6 @@ def _heads() -> list[EmulatedCase]:
 
 
 def _other_ids(x: Any, kernel: Any, options: Any, token_ids: Any) -> tuple[Any, ...]:
-    """Ids that are not those of the columns, and a greedy row."""
+    """Use ids that differ from the column numbers, and make the first row greedy."""
     cold = options._replace(temperature=options.temperature.at[0].set(0))
     return x, kernel, cold, token_ids + 7

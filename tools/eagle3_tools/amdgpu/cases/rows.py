@@ -1,4 +1,4 @@
-"""Small cases of operations on rows: norms, rotations, caches, routers. A row is a real one."""
+"""Small cases of row operations with real row sizes: norms, rotations, caches, routers."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,19 +19,19 @@ from pallas_kernels.router_logits import cases as router_logits
 from pallas_kernels.shapes import EXPERTS, ExpertStack, GroupedAttention, LatentAttention
 
 PAGES = 3
-"""Of a pool that rows are written into."""
+"""Pages of a pool that rows are written to."""
 STACKS = {stack.name: stack for stack in EXPERTS}
 PARTLY_WRITTEN = frozenset(range(3, 7))
-"""Of a route's results: what its map says of tiles and pairs that are not in use."""
+"""Results of a route whose unused tiles and pairs are not written."""
 
 
 def row_cases() -> list[EmulatedCase]:
-    """Every format; where few and many rows have kernels of their own, both."""
+    """Return cases of every format, and of both kernels where many rows have their own."""
     return [*_norms(), *_queries(), *_heads(), *_latents(), *_routers(), *_routes()]
 
 
 def _norms() -> list[EmulatedCase]:
-    """Kimi's rows take eight waves, MiniMax's four; sums of squares of MiniMax's heads."""
+    """Return cases of norms (eight waves for Kimi's rows, four for MiniMax's) and head squares."""
 
     def weighted(rows: Any, weight: Any) -> tuple[Any, ...]:
         return rows, unlike_weights(weight, 1)
@@ -47,7 +47,7 @@ def _norms() -> list[EmulatedCase]:
 
 
 def _queries() -> list[EmulatedCase]:
-    """A tile of 16 rows, and two of 64."""
+    """Return cases of one tile of 16 rows, and of two of 64."""
     found = []
     for rows, heads, like in ((5, 3, "rows4"), (70, 1, "rows256")):
         case = absorb_query.make_case(LatentAttention("small", heads), rows)
@@ -57,7 +57,7 @@ def _queries() -> list[EmulatedCase]:
 
 
 def _heads() -> list[EmulatedCase]:
-    """A draft's heads, and MiniMax's with their norms and what is not rotated."""
+    """Return cases of a draft's heads, and of MiniMax's with norms and an unrotated part."""
 
     def used(norms: Any, *arrays: Any) -> tuple[Any, ...]:
         *rows, k_pool, v_pool, pages, offsets, scale = arrays
@@ -71,7 +71,7 @@ def _heads() -> list[EmulatedCase]:
         for fp8 in (False, True):
             case = cache_heads.make_case(GroupedAttention(model, *heads), 5, fp8, PAGES)
             like = named(f"cache_heads {model}.attention@tp8 rows4" + "_fp8" * fp8)
-            # The pools follow norms and rows.
+            # The pools come after norms and rows.
             fields = {"donate": (6, 7)}
             found.append(EmulatedCase.small(case, like, FP8_ROWS if fp8 else BF16, used, **fields))
     return found
@@ -97,7 +97,7 @@ def _latents() -> list[EmulatedCase]:
 
 
 def _routers() -> list[EmulatedCase]:
-    """MiniMax's router: tiles of 16 rows, and of 64."""
+    """Return cases of MiniMax's router with tiles of 16 and of 64 rows."""
     found = []
     for rows, like in ((5, "rows4"), (257, "rows1024")):
         stack = ExpertStack("small", 40, 8, 384, 0)
@@ -107,7 +107,7 @@ def _routers() -> list[EmulatedCase]:
 
 
 def _routes() -> list[EmulatedCase]:
-    """One program for few tokens, with four waves or sixteen, and for many two launches."""
+    """Return cases of one program with four or sixteen waves, and of two launches (many tokens)."""
     kimi, minimax = STACKS["kimi.experts@tp8"], STACKS["minimax.experts@tp8"]
     ptpc, w4a8, mxfp4 = (format for format in route.KIMI if format and format.activations != "none")
     asked: list[tuple[ExpertStack, QuantFormat | None, int, str]] = [
@@ -117,7 +117,7 @@ def _routes() -> list[EmulatedCase]:
         (kimi, w4a8, 3, "tokens4 int8_token"),
         (kimi, mxfp4, 3, "tokens4 mxfp4"),
         (minimax, route.MINIMAX[1], 3, "tokens4 fp8_group"),
-        # A program an expert: as few as are padded to MiniMax's 256.
+        # One program per expert: the fewest experts that are padded to MiniMax's 256.
         (replace(minimax, experts=129), None, 200, "tokens256"),
     ]
     found = []

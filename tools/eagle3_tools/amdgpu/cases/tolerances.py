@@ -1,4 +1,4 @@
-"""How far the emulated machine code may lie from two other computations of an operation."""
+"""Largest allowed errors of the emulated code against two other computations."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from pallas_kernels.quantized import QuantFormat
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest differences as shares of the largest number expected; why: the reason for both.
+    """Largest differences relative to the largest expected number, and the reason `why`.
 
-    reference: from reference.py. interpreted: from the same kernel interpreted on a CPU, which
-    rounds where the machine code rounds and sums in another order.
+    `reference` is against reference.py, `interpreted` against the same kernel interpreted on a CPU,
+    which rounds at the same places and sums in another order.
     """
 
     reference: float
@@ -41,6 +41,5 @@ _OF_EXPERTS = {
 
 
 def of_experts(format: QuantFormat | None) -> Tolerance:
-    """Of two products with quantised activations between them; `test_rounding.py` shows the reason
-    to be the whole one."""
+    """Return the tolerance of two products with quantised activations (see `test_rounding.py`)."""
     return _OF_EXPERTS["none" if format is None else format.activations]

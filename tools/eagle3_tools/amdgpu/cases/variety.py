@@ -1,4 +1,4 @@
-"""Data in which a swapped row, block or scale shows: what examples make alike, made unlike."""
+"""Vary uniform example data, so that a swapped row, block or scale changes the result."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from pallas_kernels.quantized import QuantizedArray
 
 
 def unlike_scales(arguments: Any, seed: int) -> Any:
-    """Every quantised matrix with scales between half and twice what they were, each its own."""
+    """Multiply each scale of every quantised matrix by its own factor between 1/2 and 2."""
     rng = np.random.default_rng(seed)
 
     def vary(leaf: Any) -> Any:
@@ -23,20 +23,19 @@ def unlike_scales(arguments: Any, seed: int) -> Any:
 
 
 def unlike_weights(weight: Array, seed: int) -> Array:
-    """A norm's weights between a half and two."""
+    """Draw a norm's weights between 1/2 and 2."""
     drawn = np.random.default_rng(seed).uniform(0.5, 2, weight.shape)
     return jnp.asarray(drawn, weight.dtype)
 
 
 def unlike_rows(pool: Array, seed: int) -> Array:
-    """A pool that something was written to before."""
+    """Fill a pool as if it had been written before."""
     drawn = np.random.default_rng(seed).normal(size=pool.shape)
     return jnp.asarray(drawn, jnp.float32).astype(pool.dtype)
 
 
 def unlike_contexts(paged: PagedKV, *lengths: int) -> PagedKV:
-    """A context of its own length for each sequence; NaN in every slot that no query sees. Values
-    count twice as much as keys where pools have scales."""
+    """Give each sequence its own length, NaN in unseen slots, and double the scale of values."""
     slots = paged.page_table.shape[1] * paged.page_size
     behind = slots - jnp.asarray(lengths, jnp.int32)[:, None]
     scales = (scale if scale is None else scale * (1 + n) for n, scale in enumerate(paged.scales))

@@ -1,1 +1,1 @@
-"""The emulated GPU: instructions, registers, memory, and the waves that run."""
+"""The emulated GPU: instructions, registers, memory and waves."""

@@ -1,7 +1,7 @@
-"""One launch of a kernel: its workgroups, in batches, with the registers that hardware sets.
+"""Launch a kernel: run its workgroups in batches, with registers initialised as hardware does.
 
-Source: LLVM's "User Guide for AMDGPU Backend", "Initial Kernel Execution State"; work-items' ids
-are packed into one vector register on these GPUs.
+Source: LLVM's "User Guide for AMDGPU Backend", "Initial Kernel Execution State". These GPUs pack
+work-item ids into one vector register.
 """
 
 import re
@@ -19,16 +19,16 @@ from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
 
 MOST_WAVES = 256
-"""Of a batch: more don't fit in caches, fewer cost more Python for each."""
+"""Waves of a batch. More do not fit in caches; fewer have more Python overhead."""
 _LDS_BITS = re.compile(r"ds_\w+_[biu](8|16)\b")
 
 
 @dataclass(frozen=True)
 class LaunchCounts:
-    """workgroups and waves that ran, and wave instructions by name.
+    """Workgroups and waves that ran, and wave instructions by name.
 
-    loads_beyond: loads of lanes that ended behind their buffer, in the block it was allocated in;
-    loads_unwritten: those of bytes that nobody wrote.
+    `loads_beyond` counts loads that ended beyond their buffer but within its allocation block,
+    `loads_unwritten` loads of unwritten bytes.
     """
 
     workgroups: int
@@ -49,11 +49,10 @@ def launch(
     groups: Sequence[tuple[int, int, int]] | None = None,
     poison: int,
 ) -> LaunchCounts:
-    """Runs a kernel on memory.
+    """Run a kernel on memory; raise Fault if it does something invalid.
 
-    arguments: addresses or numbers, 8 bytes each. grid: workgroups in x, y, z; groups: only those.
-    poison: what registers and local memory hold at the start. Raises Fault where the kernel does
-    what it must not.
+    `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups; `groups` selects
+    some. `poison` fills registers and local memory at the start.
     """
     if kernel.scratch_bytes:
         raise Fault(f"{kernel.name} needs {kernel.scratch_bytes} bytes of scratch memory a lane")
@@ -99,14 +98,14 @@ def _waves(
 
 
 def _segment(arguments: Sequence[int], poison: int) -> np.ndarray:
-    """The arguments as kernels load them: in blocks of 64 bytes, of which they use a part."""
+    """Pad the arguments to blocks of 64 bytes, which kernels load whole."""
     segment = np.full(-(-max(len(arguments), 1) // 8) * 16, poison, np.uint32).view(np.uint64)
     segment[: len(arguments)] = arguments
     return segment
 
 
 def _granule(kernel: Kernel) -> int:
-    """The smallest access of local memory: neighbours within it are no conflict."""
+    """Return the smallest access to local memory in bytes: accesses conflict within such a unit."""
     found = (_LDS_BITS.match(i.name) for i in kernel.code.values())
     return min([4, *(int(bits[1]) // 8 for bits in found if bits)])
 

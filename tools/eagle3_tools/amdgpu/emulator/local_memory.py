@@ -1,7 +1,7 @@
-"""Local memory (LDS) of workgroups: checked bounds, and no conflict between two barriers.
+"""Local memory (LDS) of workgroups, with checks of bounds and of data races.
 
-Two waves conflict where one writes what the other reads or writes before both have met at a
-barrier: then the order is the hardware's, and the result is luck.
+Two waves conflict if one writes bytes that the other reads or writes and no barrier separates them:
+the result then depends on the order in hardware.
 """
 
 import numpy as np
@@ -9,12 +9,11 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault, gather, scatter
 
 _MANY = 63
-"""Stands for several waves that read; a workgroup has 16 at most."""
+"""Stands for several reading waves; a workgroup has at most 16."""
 
 
 class LocalMemory:
-    """`groups` times `size` bytes. granule: bytes that conflict with each other, the smallest
-    access of the kernel."""
+    """`groups` times `size` bytes. A conflict concerns `granule` bytes, the smallest access."""
 
     def __init__(self, groups: int, size: int, granule: int, poison: int):
         self.size = -(-max(size, 4) // 16) * 16
@@ -27,13 +26,13 @@ class LocalMemory:
         self._epoch = np.ones(groups, np.int32)
 
     def barrier(self, group: int) -> None:
-        """All waves of the group have met: what they did before cannot conflict any more."""
+        """Note that all waves of the group met: earlier accesses no longer conflict."""
         self._epoch[group] += 1
 
     def load(
         self, place: np.ndarray, size: int, count: int, group: np.ndarray, wave: np.ndarray
     ) -> np.ndarray:
-        """`count` elements of `size` bytes from each place [n] of its group: uint32 [count, n]."""
+        """Load `count` elements of `size` bytes from each place [n]: uint32 [count, n]."""
         start = self._start(place, size * count, group)
         me = self._epoch[group] * 64 + wave
         for granule in self._granules(start, size * count):
@@ -46,7 +45,7 @@ class LocalMemory:
     def store(
         self, place: np.ndarray, values: np.ndarray, size: int, group: np.ndarray, wave: np.ndarray
     ) -> None:
-        """Writes uint32 [count, n], of each the low `size` bytes."""
+        """Store the low `size` bytes of each element of uint32 [count, n]."""
         start = self._start(place, size * len(values), group)
         me = self._epoch[group] * 64 + wave
         for granule in self._granules(start, size * len(values)):

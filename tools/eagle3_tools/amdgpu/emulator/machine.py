@@ -1,7 +1,7 @@
-"""Runs the waves of some workgroups in lockstep until all have ended.
+"""Run the waves of several workgroups in lockstep until all have ended.
 
-Of the waves that are not at a barrier those with the smallest program counter run, so that waves
-which a branch parted come together again.
+Of the waves that are not at a barrier, those with the smallest program counter run, so that waves
+that diverged at a branch meet again.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ _NOWHERE = 1 << 62
 
 
 class Machine:
-    """Executes one kernel. counts: wave instructions by name."""
+    """Executes one kernel."""
 
     def __init__(self, kernel: Kernel):
         self._kernel = kernel
@@ -29,17 +29,17 @@ class Machine:
 
     @property
     def counts(self) -> Counter[str]:
-        """Wave instructions executed, by name."""
+        """Executed wave instructions, by name."""
         total: Counter[str] = Counter()
         for pc, times in self._executed.items():
             total[self._kernel.code[pc].name] += times
         return total
 
     def run(self, w: Waves) -> None:
-        """From the kernel's entry to the end of every wave. Raises Fault, which says where."""
+        """Run every wave from the kernel's entry to its end; raise Fault with the instruction."""
         w.pc[:] = self._kernel.entry
         ended, waiting = np.zeros(w.count, bool), np.zeros(w.count, bool)
-        with np.errstate(all="ignore"):  # Hardware has no exceptions either.
+        with np.errstate(all="ignore"):  # Hardware raises no exceptions either.
             while not ended.all():
                 running = ~(ended | waiting)
                 if running.any():
@@ -48,7 +48,7 @@ class Machine:
                     self._release(w, ended, waiting)
 
     def _release(self, w: Waves, ended: np.ndarray, waiting: np.ndarray) -> None:
-        """Lets those workgroups go on of which every wave has come to the barrier."""
+        """Release the workgroups whose waves have all reached the barrier."""
         released = False
         for group in np.unique(w.group[waiting]):
             members = w.group == group
@@ -62,7 +62,7 @@ class Machine:
     def _run_on(
         self, w: Waves, running: np.ndarray, ended: np.ndarray, waiting: np.ndarray
     ) -> None:
-        """Runs those that are behind, until they branch, wait, end or meet others."""
+        """Run the waves with the smallest pc until they branch, wait, end or meet others."""
         pc = int(w.pc[running].min())
         front = running & (w.pc == pc)
         others = w.pc[running & ~front]

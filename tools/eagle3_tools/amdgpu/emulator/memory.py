@@ -1,6 +1,6 @@
-"""Global memory of the emulated GPU: every access must lie in a buffer, and be no race.
+"""Global memory of the emulated GPU, with checks of bounds and of data races.
 
-A byte knows who wrote it: nobody, somebody before this launch, or a workgroup of this launch.
+Each byte records its writer: none, something before this launch, or a workgroup of it.
 """
 
 from typing import Any
@@ -8,23 +8,22 @@ from typing import Any
 import numpy as np
 
 BASE = 0x7F00_0000_0000
-"""The address of the arena's first byte: no small number is a valid address by accident."""
+"""Address of the arena's first byte, so large that no small number is a valid address."""
 _UNWRITTEN, _BEFORE = 0, 1
 _GUARD = 4096
 _BLOCK = 256
-"""Bytes in which XLA allocates: its own kernels may load, not use, what is behind an array."""
+"""XLA's allocation granularity in bytes: its kernels may load the bytes after an array, unused."""
 
 
 class Fault(Exception):
-    """The program did what it must not do, or what the emulator doesn't know."""
+    """The program did something invalid, or something the emulator does not know."""
 
 
 class GlobalMemory:
-    """Buffers in one arena of `size` bytes.
+    """Buffers in one arena of `size` bytes, which are filled with `poison`.
 
-    poison: what bytes hold that nobody wrote. loads_beyond: how many loads ended behind a buffer,
-    in its last block of 256 bytes; loads_unwritten: how many were of bytes that nobody wrote, where
-    `allow_unwritten` lets them.
+    `loads_beyond` counts loads that ended after a buffer but in its last block of 256 bytes.
+    `loads_unwritten` counts loads of unwritten bytes, if `allow_unwritten` permits them.
     """
 
     allow_unwritten = False
@@ -41,7 +40,7 @@ class GlobalMemory:
         self._names.clear()
 
     def allocate(self, size: int, name: str) -> int:
-        """The address of a new buffer of `size` bytes that hold nothing yet."""
+        """Allocate an unwritten buffer of `size` bytes and return its address."""
         if self._top + size + _GUARD > self.bytes.size:
             raise MemoryError(f"the arena of {self.bytes.size} bytes has no {size} left for {name}")
         start = self._top
@@ -52,13 +51,13 @@ class GlobalMemory:
         return BASE + start
 
     def place(self, array: np.ndarray, name: str) -> int:
-        """The address of a new buffer that holds this array."""
+        """Allocate a buffer with the contents of `array` and return its address."""
         address = self.allocate(array.nbytes, name)
         self.write(address, array)
         return address
 
     def write(self, address: int, array: np.ndarray) -> None:
-        """Writes it, as something that was there before the next launch."""
+        """Write an array as if before the next launch."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         start = self._inside(address, raw.size)
         self.bytes[start : start + raw.size] = raw
@@ -67,7 +66,7 @@ class GlobalMemory:
     def read(
         self, address: int, shape: tuple[int, ...], dtype: Any, *, allow_unwritten: bool = False
     ) -> np.ndarray:
-        """A copy. Raises Fault where a byte was never written."""
+        """Return a copy; raise Fault if a byte was never written."""
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         start = self._inside(address, size)
         missing = np.count_nonzero(self.writers[start : start + size] == _UNWRITTEN)
@@ -76,20 +75,20 @@ class GlobalMemory:
         return self.bytes[start : start + size].copy().view(dtype).reshape(shape)
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """Copies bytes, and whether they were ever written."""
+        """Copy bytes and their written state."""
         to, start = self._inside(target, size), self._inside(source, size)
         self.bytes[to : to + size] = self.bytes[start : start + size]
         self.writers[to : to + size] = np.minimum(self.writers[start : start + size], _BEFORE)
 
     def begin_launch(self, workgroups: int) -> None:
-        """What was written until now was written before; says how many workgroups come."""
+        """Begin a launch of `workgroups`; all earlier writes count as before it."""
         self._launch, self._next = self._next, self._next + workgroups
 
     def load(self, address: np.ndarray, size: int, count: int, group: np.ndarray) -> np.ndarray:
-        """What accesses [n] of `count` elements of `size` bytes read: uint32 [count, n].
+        """Load `count` elements of `size` bytes from each address [n]: uint32 [count, n].
 
-        group [n]: the workgroups that read. What lies behind a buffer in its last block is there,
-        but nobody's, and is counted.
+        `group` [n] has the workgroups that read. Bytes after a buffer in its last block can be
+        loaded, and are counted.
         """
         start, beyond = self._loaded_places(address, size * count)
         self.loads_beyond += int(np.count_nonzero(beyond))
@@ -104,7 +103,7 @@ class GlobalMemory:
         return np.stack([gather(self.bytes, start + size * k, size) for k in range(count)])
 
     def store(self, address: np.ndarray, values: np.ndarray, size: int, group: np.ndarray) -> None:
-        """Writes uint32 [count, n], of each the low `size` bytes."""
+        """Store the low `size` bytes of each element of uint32 [count, n]."""
         count = len(values)
         start = self._places(address, size * count, "store")
         for end in (start, start + size * count - 1):
@@ -117,9 +116,9 @@ class GlobalMemory:
     def exchange(
         self, address: np.ndarray, new: np.ndarray, expected: np.ndarray, group: np.ndarray
     ) -> np.ndarray:
-        """Compares and swaps uint32 one after the other; what was there [n].
+        """Compare and swap uint32 one after another; return the old values [n].
 
-        Workgroups may do this to one place, so it counts as written before the launch.
+        Several workgroups may do this at one place, so it counts as written before the launch.
         """
         start = self._places(address, 4, "atomic access")
         self._refuse(self.writers[start] == _UNWRITTEN, start, "swap of bytes that nobody wrote")
@@ -133,7 +132,7 @@ class GlobalMemory:
         return found
 
     def _is_foreign(self, place: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Where another workgroup of this launch wrote."""
+        """Mark places that another workgroup of this launch wrote."""
         writer = self.writers[place]
         return (writer >= self._launch) & (writer != self._launch + group)
 
@@ -143,7 +142,7 @@ class GlobalMemory:
         return start
 
     def _loaded_places(self, address: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where loads begin, and which end behind their buffer."""
+        """Return the places of loads, and a mask of those that end beyond their buffer."""
         start, beyond = self._bounds(address, size, self._ends)
         if beyond.any():
             blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
@@ -154,7 +153,7 @@ class GlobalMemory:
     def _bounds(
         self, address: np.ndarray, size: int, ends: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Places in the arena, and which accesses don't lie in a buffer that ends there."""
+        """Return places in the arena, and a mask of accesses outside buffers that end at `ends`."""
         start = (address - np.uint64(BASE)).astype(np.int64)
         buffer = np.searchsorted(self._starts, start, "right") - 1
         return start, (buffer < 0) | (start + size > ends[np.maximum(buffer, 0)])
@@ -177,7 +176,7 @@ class GlobalMemory:
 
 
 def gather(memory: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
-    """Elements of 1, 2 or 4 bytes at any place, as uint32."""
+    """Load elements of 1, 2 or 4 bytes, aligned or not, as uint32."""
     if size == 4 and not (start & 3).any():
         return memory.view(np.uint32)[start >> 2]
     if size == 2 and not (start & 1).any():

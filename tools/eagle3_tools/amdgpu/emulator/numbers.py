@@ -1,6 +1,6 @@
-"""Numbers that have no type in NumPy: float8 of both kinds, float4 and bfloat16, as bits.
+"""Number formats that NumPy lacks, as bits: float8 of both kinds, float4 and bfloat16.
 
-CDNA4 (gfx950) reads and writes the OCP forms e4m3fn and e5m2; CDNA3 (gfx942) the forms fnuz, whose
+CDNA4 (gfx950) uses the OCP formats e4m3fn and e5m2. CDNA3 (gfx942) uses the fnuz formats, whose
 bias is one more and whose only NaN is 0x80. Float4 is e2m1. Source: OCP Microscaling Formats, 5.3,
 and CDNA3 ISA, "Data Types".
 """
@@ -20,18 +20,20 @@ _FLOAT8 = {
 VALUES = {
     key: np.arange(256, dtype=np.uint8).view(kind).astype(F32) for key, kind in _FLOAT8.items()
 }
-"""(GPU, kind) -> the number that each byte means."""
+"""(GPU, kind) -> the number of each byte."""
 FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
 
 
 def to_bfloat16(x: Any) -> Any:
-    """Float32 to bfloat16's bits in uint32, rounded to the nearest, ties to even."""
+    """Round float32 to bfloat16, nearest even; return the bits in uint32."""
     return np.ascontiguousarray(x, F32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(U32)
 
 
 def to_float8(x: Any, arch: str, kind: str, saturates: bool) -> Any:
-    """Float32 to float8's bits in uint32. saturates: MODE's FP16_OVFL, the largest for what is
-    beyond, where else comes NaN (of e4m3) or infinity."""
+    """Round float32 to float8; return the bits in uint32.
+
+    On overflow the result is the largest number with `saturates` (FP16_OVFL), else NaN or infinity.
+    """
     form = _FLOAT8[arch, kind]
     x = np.asarray(x, F32)
     if saturates:

@@ -1,9 +1,9 @@
-"""Proves for every path through a kernel that no register is used before its load has landed.
+"""Prove, for every path through a kernel, that no register is used before its load completes.
 
-Loads come back when they like; `s_waitcnt` waits until at most so many later ones are under way.
-The emulator executes loads at once, so this is checked on the code: a register that is loaded is
-pending until a wait, on every path, covers it. Source: CDNA3 ISA, "Data Dependency Resolution",
-"S_WAITCNT"; vector memory and LDS return in order, scalar loads in any order.
+Loads complete at any time; `s_waitcnt` waits until at most a given number of later ones are in
+flight. The emulator completes loads at once, so this is checked in the code: a loaded register is
+pending until a wait covers it on every path. Source: CDNA3 ISA, "Data Dependency Resolution",
+"S_WAITCNT"; vector memory and LDS complete in order, scalar loads in any order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,15 +13,15 @@ from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 
 Register = tuple[str, int]
 LDS: Register = ("lds", 0)
-"""Stands for accesses of local memory, which must be over before a barrier."""
+"""Stands for local memory accesses, which must complete before a barrier."""
 _SCALAR_LOAD = -1
-"""How many came later says nothing: scalar loads return in any order."""
+"""Scalar loads complete in any order, so the number of later ones is irrelevant."""
 _RESULTS = {"vdst", "sdst", "sdata"}
 
 
 @dataclass(frozen=True)
 class MissingWait:
-    """An instruction and the register, or LDS, that it uses while a load of it is under way."""
+    """An instruction that uses a register (or LDS at a barrier) while its load is in flight."""
 
     pc: int
     name: str
@@ -30,7 +30,7 @@ class MissingWait:
 
 @dataclass
 class _Pending:
-    """Register -> how many operations of the same counter were begun after its load, at least."""
+    """Register -> least number of later operations with the same counter."""
 
     vector: dict[Register, int] = field(default_factory=dict)
     scalar: dict[Register, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Pending:
         return _Pending(dict(self.vector), dict(self.scalar))
 
     def join(self, other: "_Pending") -> bool:
-        """Takes over what may be pending on another path, too; whether that changed anything."""
+        """Add what may be pending on another path; return whether anything changed."""
         changed = False
         for mine, theirs in ((self.vector, other.vector), (self.scalar, other.scalar)):
             for register, later in theirs.items():
@@ -50,7 +50,7 @@ class _Pending:
 
 
 def missing_waits(code: dict[int, Instruction], entry: int) -> list[MissingWait]:
-    """Every use of a register that some path reaches while its load is under way, by address."""
+    """Find every use of a register whose load may be in flight on some path, by address."""
     before, to_do = {entry: _Pending()}, [entry]
     found: set[MissingWait] = set()
     while to_do:
@@ -76,7 +76,7 @@ def _next(i: Instruction) -> list[int]:
 
 
 def _step(i: Instruction, state: _Pending) -> list[Register]:
-    """Registers that the instruction uses too early; `state` becomes what is pending behind it."""
+    """Return the registers that `i` uses too early; update `state` to what is pending after it."""
     if i.name == "s_waitcnt":
         _wait(i.fields["simm16"], state)
         return []
@@ -84,7 +84,7 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
         return [LDS] if LDS in state.scalar else []
     vector_memory = i.name.startswith(("global_", "buffer_"))
     loaded = set(_loaded(i))
-    # Loads of one kind return in order: one may follow another into the same register.
+    # Loads of one kind complete in order, so one may overwrite the register of another.
     safe = loaded if vector_memory else set()
     early = [
         register
@@ -118,7 +118,7 @@ def _wait(counts: int, state: _Pending) -> None:
 
 
 def _loaded(i: Instruction) -> Iterator[Register]:
-    """Registers that a memory operation fills."""
+    """Yield the registers that a memory operation fills."""
     for name in ("vdst", "sdata", "vdata"):
         if name in i.operands and "store" not in i.name:
             yield from _registers(i.operands[name])

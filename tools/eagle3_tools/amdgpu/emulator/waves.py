@@ -1,8 +1,8 @@
-"""Registers of the waves that run in lockstep, and the reading and writing of operands.
+"""Registers of the waves that run in lockstep, and access to operands.
 
-Vector registers are uint32 [512, waves, 64] (accumulation registers behind the first 256), scalar
-ones uint32 [128, waves]. What is read has the shape [waves, 64], [waves, 1] or [1, 1], in the
-operand's type; `Waves.chosen` says which waves execute the present instruction.
+Vector registers are uint32 [512, waves, 64] (accumulation registers after the first 256), scalar
+registers uint32 [128, waves]. Values read have the shape [waves, 64], [waves, 1] or [1, 1] and the
+operand's type. `Waves.chosen` selects the waves that execute the current instruction.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ TYPES: dict[str, Any] = {
     **{"F32": np.float32, "I32": np.int32, "F64": np.float64, "I64": np.int64},
     **{"I16": np.int32, "I24": np.int32},
 }
-"""How numbers are looked at that are no plain unsigned ones."""
+"""NumPy types of operands that are not plain unsigned integers."""
 Read = Callable[["Waves"], np.ndarray]
 Write = Callable[["Waves", Any], None]
 
 
 class Waves:
-    """`count` waves of some workgroups: registers, flags, what runs and what memory they see.
+    """Registers, flags and memories of `count` waves of several workgroups.
 
-    group, number [count]: which workgroup of the batch, and which wave of that. identity [count]:
-    the workgroup among all of the launch.
+    `group` and `number` [count] are the workgroup in the batch and the wave in it, `identity`
+    [count] is the workgroup in the launch.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Waves:
         self.set_exec(self.exec)
 
     def active(self) -> np.ndarray:
-        """The lanes [waves, 64] that execute."""
+        """Return the active lanes [waves, 64]."""
         return self.exec[self.chosen]
 
     def set_exec(self, lanes: np.ndarray) -> None:
-        """Lanes [waves, 64] that execute from now on."""
+        """Set the active lanes [waves, 64]."""
         self.exec[self.chosen] = lanes
         low, high = pack_lanes(lanes)
         self.scalars[EXEC, self.chosen], self.scalars[EXEC + 1, self.chosen] = low, high
         self.all_active = bool(self.exec.all())
 
     def scalar(self, index: int, value: Any) -> None:
-        """Writes one scalar register of each chosen wave; EXEC's follow at once."""
+        """Write a scalar register of each chosen wave; a write to EXEC takes effect at once."""
         if index >= 102 and index not in (VCC, VCC + 1, 124, EXEC, EXEC + 1):
             raise Fault(f"write of the scalar register {index}, which the emulator doesn't know")
         self.scalars[index, self.chosen] = value
@@ -76,7 +76,7 @@ class Waves:
             self.all_active = bool(self.exec.all())
 
     def vector(self, index: int, value: Any, lanes: np.ndarray | None = None) -> None:
-        """Writes uint32 to one vector register, in the lanes given or those that execute."""
+        """Write uint32 to a vector register, in the given lanes or the active ones."""
         target = self.vectors[index]
         if lanes is None and self.all_active:
             target[self.chosen] = value
@@ -88,19 +88,19 @@ class Waves:
 
 
 def pack_lanes(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bool [waves, 64] as the two words of a lane mask."""
+    """Pack bool [waves, 64] into the two words of a lane mask."""
     words = np.packbits(lanes, axis=1, bitorder="little").view("<u4")
     return words[:, 0], words[:, 1]
 
 
 def lanes_of(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The two words of a lane mask as bool [waves, 64]."""
+    """Unpack the two words of a lane mask to bool [waves, 64]."""
     raw = np.ascontiguousarray(np.stack([low, high], 1).astype("<u4")).view(np.uint8)
     return np.unpackbits(raw, axis=1, bitorder="little").astype(bool)
 
 
 def words(operand: Operand, offset: int = 0) -> Read:
-    """Reads register `offset` of an operand, as bits and without modifiers."""
+    """Read register `offset` of an operand, as bits and without modifiers."""
     index = operand.index + offset
     if operand.kind is Kind.VECTOR:
         return lambda w: w.vectors[index, w.chosen]
@@ -123,7 +123,7 @@ def _flag(name: str) -> Read:
 
 
 def source(operand: Operand) -> Read:
-    """Reads an operand in its type, with what the encoding does to it before the operation."""
+    """Read an operand in its type, with the encoding's modifiers applied."""
     if operand.bits == 64:
         return _double(operand)
     read, view = words(operand), TYPES.get(operand.type)
@@ -145,12 +145,12 @@ def _double(operand: Operand) -> Read:
 
 
 def join(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Two words as uint64."""
+    """Join two words to uint64."""
     return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
 
 
 def _selected(read: Read, operand: Operand) -> Read:
-    """The bits of a source that count, for SDWA and operands of 16 bits."""
+    """Select the bits of a source for SDWA and 16-bit operands."""
     first, bits = operand.selected or (16 * operand.high, min(operand.bits, 32))
     if bits == 24:
         bits = 32
@@ -169,7 +169,7 @@ def _selected(read: Read, operand: Operand) -> Read:
 
 
 def _signs(read: Read, operand: Operand) -> Read:
-    """Modifiers act on the sign bit, whatever the bits mean."""
+    """Apply modifiers to the sign bit, whatever the type."""
     keep = np.uint32(0x7FFF_FFFF if operand.absolute else 0xFFFF_FFFF)
     flip = np.uint32(0x8000_0000 if operand.negate else 0)
     if operand.bits != 32:
@@ -178,7 +178,7 @@ def _signs(read: Read, operand: Operand) -> Read:
 
 
 def bits_of(value: Any) -> np.ndarray:
-    """Results of 32 bits as uint32; booleans as 0 and 1."""
+    """View 32-bit results as uint32; booleans become 0 and 1."""
     value = np.asarray(value)
     if value.dtype == np.uint32:
         return value
@@ -188,7 +188,7 @@ def bits_of(value: Any) -> np.ndarray:
 
 
 def result(instruction: Instruction, name: str = "vdst") -> Write:
-    """Writes a result to the lanes that execute, as the encoding says."""
+    """Return a function that writes a result to the active lanes, as the encoding specifies."""
     operand, fields = instruction.operands[name], instruction.fields
     if fields.get("omod"):
         raise Fault(f"output modifier of {instruction.name}")
@@ -214,7 +214,7 @@ def _clamped(value: np.ndarray) -> np.ndarray:
 
 
 def scalar_result(operand: Operand) -> Write:
-    """Writes to scalar registers: uint32 or uint64 [waves, 1] or [1, 1]."""
+    """Return a function that writes uint32 or uint64 [waves, 1] or [1, 1] to scalar registers."""
     index = operand.index
     if operand.bits != 64:
         return lambda w, value: w.scalar(index, bits_of(value).reshape(-1))
@@ -234,7 +234,7 @@ def _write_double(w: Waves, index: int, value: np.ndarray) -> None:
 
 
 def _half_result(operand: Operand) -> Write:
-    """16 bits: the other half becomes zero, but for results that VOP3 puts into the upper half."""
+    """Write 16 bits and clear the other half, unless VOP3 writes to the upper half."""
     index, low = operand.index, np.uint32(0xFFFF)
     if operand.high:
         return lambda w, value: w.vector(
@@ -244,7 +244,7 @@ def _half_result(operand: Operand) -> Write:
 
 
 def _selected_result(operand: Operand, unused: int) -> Write:
-    """SDWA: a part of the register is written; the rest is zero (0), the sign (1) or kept (2)."""
+    """Write part of a register (SDWA). The rest is zero (0), the sign (1) or unchanged (2)."""
     first, bits = operand.selected or (0, 32)
     mask, shift, index = np.uint32(((1 << bits) - 1) << first), np.uint32(first), operand.index
     if unused == 1:
@@ -258,7 +258,7 @@ def _selected_result(operand: Operand, unused: int) -> Write:
 
 
 def lane_mask(operand: Operand) -> Read:
-    """Reads a lane mask, as bool [waves, 64]."""
+    """Read a lane mask as bool [waves, 64]."""
     if operand.kind is Kind.CONSTANT:
         constant = np.unpackbits(
             np.array([[operand.value]], "<u8").view(np.uint8), axis=1, bitorder="little"
@@ -271,7 +271,7 @@ def lane_mask(operand: Operand) -> Read:
 
 
 def lane_mask_result(operand: Operand) -> Write:
-    """Writes a lane mask: what lanes that do not execute say counts as 0."""
+    """Return a function that writes a lane mask, with 0 for inactive lanes."""
     index = operand.index
 
     def write(w: Waves, value: Any) -> None:

@@ -1,1 +1,1 @@
-"""Compiled programs as XLA serialises them, read and executed step by step."""
+"""Read compiled programs as XLA serialises them, and execute them step by step."""

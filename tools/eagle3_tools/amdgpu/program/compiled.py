@@ -1,8 +1,7 @@
-"""Compiles functions for AMD's GPUs, and brings back what a run of them needs.
+"""Compile functions for AMD GPUs into the parts that the emulator needs.
 
-That is what XLA would write for a machine with such a GPU: the executable, with its code objects.
-It is complete however many programs a process has compiled before, unlike the files that XLA
-leaves.
+The result is XLA's executable for a machine with such a GPU, including its code objects. Unlike
+XLA's dump files, it is complete even if the process has compiled other programs before.
 """
 
 from collections.abc import Callable
@@ -18,10 +17,9 @@ from eagle3_tools.aot.compile import compile_for
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program for one GPU. hlo: XLA's optimised module, for people to read.
+    """A program for one GPU; `hlo` is XLA's optimised module as text.
 
-    arguments: how many leaves the function takes; kept: places of those that the program has too,
-    as jit prunes the others.
+    The function takes `arguments` leaves. `kept` are the indices of those that jit does not prune.
     """
 
     arch: str
@@ -32,18 +30,18 @@ class CompiledProgram:
 
     @property
     def launches(self) -> tuple[KernelLaunch, ...]:
-        """In order; those of a loop or a branch once."""
+        """Launches in order; those in a loop or branch once."""
         return tuple(step for step in self.executable.steps if isinstance(step, KernelLaunch))
 
     @property
     def objects(self) -> tuple[bytes, ...]:
-        """The code objects that it launches kernels of, each once."""
+        """Code objects of the launched kernels, each once."""
         return tuple(dict.fromkeys(launch.code for launch in self.launches))
 
 
 @dataclass(frozen=True)
 class Source:
-    """What to compile. shapes: pytrees of ShapeDtypeStruct; donated: which of them."""
+    """A function to compile. `shapes` are pytrees of ShapeDtypeStruct, `donated` their indices."""
 
     arch: str
     function: Callable[..., Any]
@@ -52,7 +50,7 @@ class Source:
 
 
 def compile_source(source: Source) -> CompiledProgram:
-    """In this process. Raises what the compiler raises, RuntimeError without extra `rocm`."""
+    """Compile in this process; raise RuntimeError without extra `rocm`, or the compiler's error."""
     compiled: Any = compile_for(source.arch, source.function, *source.shapes, donate=source.donated)
     return CompiledProgram(
         source.arch,

@@ -1,4 +1,4 @@
-"""Element types by the numbers that XLA's PrimitiveType gives them ("xla/xla_data.proto")."""
+"""Element types by their numbers in XLA's PrimitiveType ("xla/xla_data.proto")."""
 
 import ml_dtypes
 import numpy as np
@@ -27,18 +27,18 @@ _DTYPES = {
 }
 _VARINTS = {1: 2, 4: 4, 5: 5, 8: 6, 9: 7}
 _RAW = {11: 8, 12: 9, 2: 15, 6: 3, 10: 11, 16: 13, 7: 16, 3: 17, 19: 19, 20: 20, 25: 25, 24: 24}
-"""Element type -> field of a LiteralProto: numbers one by one, or bytes as they lie in memory."""
+"""Element type -> field of a LiteralProto: numbers one by one, or bytes in memory order."""
 
 
 def dtype_of(number: int) -> np.dtype:
-    """Raises ValueError for a type that no array in memory has here, as those of four bits."""
+    """Return the dtype; raise ValueError for types without one, such as 4-bit types."""
     if number not in _DTYPES:
         raise ValueError(f"element type {number} of XLA's PrimitiveType is not known")
     return np.dtype(_DTYPES[number])
 
 
 def literal(proto: Message) -> np.ndarray:
-    """The elements of a LiteralProto in the order in which they lie in memory, flat."""
+    """Return the elements of a LiteralProto in memory order, flat."""
     number = proto.one(1).number(2)
     dtype = dtype_of(number)
     if number in _VARINTS:

@@ -1,9 +1,9 @@
-"""A compiled GPU program as XLA's runtime would execute it: buffers, and thunks that use them.
+"""A compiled GPU program as XLA's runtime executes it: buffers, and thunks that use them.
 
-It is read from what XLA serialises for a machine with a GPU, so it holds the very code objects,
-launches and buffer slices that would be used there. Guessing a kernel's arguments from the order of
-HLO operands is not needed, and neither is the meaning of bitcasts, tuples and aliases.
-Source: XLA's "service/gpu/gpu_executable.proto" and "backends/gpu/runtime/thunk.proto".
+It is read from XLA's serialised executable, so it has the real code objects, launches and buffer
+slices. Kernel arguments need not be inferred from HLO operands, nor bitcasts, tuples and aliases be
+interpreted. Source: XLA's "service/gpu/gpu_executable.proto" and
+"backends/gpu/runtime/thunk.proto".
 """
 
 from collections.abc import Iterator
@@ -16,32 +16,31 @@ Dimensions = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Slice:
-    """`size` bytes of a buffer, from byte `offset`. buffer: its number."""
+    """`size` bytes from byte `offset` of the buffer with this number."""
 
     buffer: int
     offset: int
     size: int
 
     def overlaps(self, other: "Slice") -> bool:
-        """Whether they share bytes."""
+        """Return whether the slices share bytes."""
         apart = self.offset + self.size <= other.offset or other.offset + other.size <= self.offset
         return self.buffer == other.buffer and not apart and self.size > 0 and other.size > 0
 
 
 @dataclass(frozen=True)
 class Thunk:
-    """A step. name: of the HLO instruction that it does, or of which it does a part."""
+    """A step; `name` is the HLO instruction that it implements, maybe in part."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class KernelLaunch(Thunk):
-    """A launch of `kernel`, which is in the code object `code`.
+    """A launch of `kernel` from the code object `code`, with the addresses of `arguments`.
 
-    arguments: what it gets the addresses of, in order; written: whether it writes each; zeroed:
-    places of arguments that are filled with zeros before. grid: workgroups; threads: of each.
-    dynamic_lds: bytes of local memory besides what the code object says.
+    `written` tells which arguments it writes; those at `zeroed` are filled with zeros before.
+    `dynamic_lds` is in bytes, beyond the local memory in the code object.
     """
 
     kernel: str
@@ -55,13 +54,13 @@ class KernelLaunch(Thunk):
 
     @property
     def operands(self) -> list[Slice]:
-        """What it must only read."""
+        """Slices that it must only read."""
         written = self._where(True)
         return [a for a in self._where(False) if not any(map(a.overlaps, written))]
 
     @property
     def results(self) -> list[Slice]:
-        """What it writes and, as it is none of its operands, must not read before."""
+        """Slices that it writes and, as they are no operands, must not read before."""
         read = self._where(False)
         once = [a for a in self._where(True) if self.arguments.count(a) == 1]
         return [a for a in once if not any(map(a.overlaps, read))]
@@ -73,7 +72,7 @@ class KernelLaunch(Thunk):
 
 @dataclass(frozen=True)
 class Copy(Thunk):
-    """Between buffers of the GPU."""
+    """A copy between buffers of the GPU."""
 
     source: Slice
     target: Slice
@@ -81,7 +80,7 @@ class Copy(Thunk):
 
 @dataclass(frozen=True)
 class Fill(Thunk):
-    """Writes a 32-bit pattern again and again."""
+    """Fill with a repeated 32-bit pattern."""
 
     target: Slice
     pattern: int
@@ -89,7 +88,7 @@ class Fill(Thunk):
 
 @dataclass(frozen=True)
 class While(Thunk):
-    """trip_count: how often the body runs where XLA knows it; else `condition` says."""
+    """A loop. If `trip_count` is None, `condition` decides."""
 
     holds: Slice
     condition: tuple[Thunk, ...]
@@ -99,7 +98,7 @@ class While(Thunk):
 
 @dataclass(frozen=True)
 class Conditional(Thunk):
-    """index: int32, or a boolean that chooses the first branch where it is true."""
+    """A branch; `index` is int32, or a boolean that selects the first branch if true."""
 
     index: Slice
     branches: tuple[tuple[Thunk, ...], ...]
@@ -107,14 +106,14 @@ class Conditional(Thunk):
 
 @dataclass(frozen=True)
 class Sequence(Thunk):
-    """Steps in order; those of an asynchronous operation are done where it begins."""
+    """Steps in order. Those of an asynchronous operation run where it starts."""
 
     thunks: tuple[Thunk, ...]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrices in a slice, of elements `stride` (batch, row, column) apart."""
+    """Matrices in a slice; `stride` (batch, row, column) is in elements."""
 
     where: Slice
     dtype: np.dtype
@@ -124,10 +123,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class LibraryProduct(Thunk):
-    """result = alpha * left @ right + beta * added, by hipBLASLt or rocBLAS; a bias of columns is
-    added too, and gelu (by tanh) is taken of all that.
+    """result = alpha * left @ right + beta * added, computed by hipBLASLt or rocBLAS.
 
-    unknown: what else the library is told, which nobody here computes; empty in most.
+    A bias per column is added, and gelu (tanh form) is applied last. `unknown` names further
+    options, which are not supported; it is empty in most cases.
     """
 
     left: Matrix
@@ -149,14 +148,14 @@ class LibraryProduct(Thunk):
 
 @dataclass(frozen=True)
 class Unknown(Thunk):
-    """A step that nobody here can do. what: its kind."""
+    """A step that is not supported; `what` is its kind."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Array:
-    """An argument or a result of the whole program, and the buffer it is in."""
+    """An argument or result of the program, and its buffer."""
 
     buffer: int
     shape: tuple[int, ...]
@@ -165,7 +164,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Executable:
-    """buffers: number -> bytes. constants: number of a buffer -> its elements, flat."""
+    """A program; `buffers` maps numbers to bytes, `constants` buffer numbers to flat elements."""
 
     buffers: dict[int, int]
     constants: dict[int, np.ndarray]
@@ -175,7 +174,7 @@ class Executable:
 
     @property
     def steps(self) -> Iterator[Thunk]:
-        """Every thunk in order, those of a loop or branch once, behind it."""
+        """Every thunk in order; those of a loop or branch once, after it."""
         return _steps(self.thunks)
 
 

@@ -1,7 +1,6 @@
-"""A product that XLA leaves to hipBLASLt or rocBLAS: NumPy's, in the place of the library's.
+"""Compute products that XLA leaves to hipBLASLt or rocBLAS with NumPy.
 
-This is no machine code of ours or of XLA's, so what it proves is nothing; it is listed with its
-share of a program's products.
+Neither our nor XLA's code is checked by this; reports list its share of a program's products.
 """
 
 import math
@@ -18,10 +17,9 @@ _TILE = re.compile(r"v_s?mfma_\w*?_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")
 
 
 def multiply(product: LibraryProduct, memory: ProgramMemory) -> None:
-    """alpha * left @ right + beta * added + bias, and gelu of it, in float64, rounded to float32,
-    then to the result.
+    """Compute gelu(alpha * left @ right + beta * added + bias) in float64.
 
-    Raises Fault for what the library would do besides.
+    The result is rounded to float32, then to its dtype. Raises Fault for unsupported options.
     """
     if product.unknown:
         raise Fault(f"{product.name}: a library product with {product.unknown} is not known")
@@ -40,14 +38,14 @@ def multiply(product: LibraryProduct, memory: ProgramMemory) -> None:
 
 
 def _bias(bias: Matrix, result: Matrix, memory: ProgramMemory) -> np.ndarray:
-    """One number for each column of a result whose columns are neighbours."""
+    """Read one number per column, for a result with adjacent columns."""
     if bias.shape[2] != result.shape[2] or result.stride[2] != 1:
         raise Fault(f"a bias {bias.shape} for {result.shape} of strides {result.stride}")
     return _read(bias, memory)
 
 
 def matrix_flops(instructions: Mapping[str, int]) -> int:
-    """What matrix instructions multiply and add, padding included; how often by mnemonic."""
+    """Count the FLOPs of matrix instructions, padding included, from counts by mnemonic."""
     tiles = ((_TILE.match(name), count) for name, count in instructions.items())
     return sum(2 * count * _size(tile) for tile, count in tiles if tile)
 

@@ -1,7 +1,7 @@
-"""Global memory with the buffers of a program, of which a launch sees only its arguments.
+"""Global memory with a program's buffers, of which a launch can access only its arguments.
 
-XLA packs arrays whose lives don't overlap into one buffer. So a launch may access the slices that
-it is given and nothing else, and what it is to write holds nothing before.
+XLA packs arrays with disjoint lifetimes into one buffer. A launch may therefore access only its
+slices, and those that it writes count as unwritten before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,22 +13,22 @@ from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory
 from eagle3_tools.amdgpu.program.executable import Slice
 
 _ROOM = 16384
-"""Bytes around a buffer: for guards, and for what a launch adds."""
+"""Bytes around a buffer for guards and for data that a launch adds."""
 
 
 class ProgramMemory(GlobalMemory):
-    """buffers: number -> bytes. addresses: where each begins."""
+    """Memory with `buffers` (number -> bytes); `addresses` are their start addresses."""
 
     def __init__(self, buffers: Mapping[int, int], poison: int = 0):
         super().__init__(sum(size + _ROOM for size in buffers.values()) + 4 * _ROOM, poison)
         self.addresses = {n: self.allocate(size, f"buffer {n}") for n, size in buffers.items()}
 
     def address(self, where: Slice) -> int:
-        """Of its first byte."""
+        """Return the address of the slice's first byte."""
         return self.addresses[where.buffer] + where.offset
 
     def forget(self, where: Slice) -> None:
-        """Its bytes hold nothing until somebody writes them again."""
+        """Mark the slice's bytes as unwritten."""
         start = self._inside(self.address(where), where.size)
         self.writers[start : start + where.size] = 0
         words = np.full(-(-where.size // 4), self._poison)
@@ -36,7 +36,7 @@ class ProgramMemory(GlobalMemory):
 
     @contextmanager
     def only(self, seen: Iterable[tuple[Slice, str]]) -> Iterator[None]:
-        """Makes these slices, with their names, all the memory there is meanwhile."""
+        """Restrict memory to these named slices within the context."""
         spans: list[list[int]] = []
         names: list[str] = []
         for start, size, name in sorted(self._place(where, name) for where, name in seen):
@@ -54,14 +54,13 @@ class ProgramMemory(GlobalMemory):
             self._starts, self._ends, self._names, self._top = kept
 
     def check_kept(self, where: Slice, name: str) -> None:
-        """Raises Fault where the last launch wrote to it."""
+        """Raise Fault if the last launch wrote to the slice."""
         start = self._inside(self.address(where), where.size)
         if (self.writers[start : start + where.size] >= self._launch).any():
             raise Fault(f"a store to {name}, which it must only read")
 
     def _place(self, where: Slice, name: str) -> tuple[int, int, str]:
-        """A slice in whole words: XLA swaps the word of an element of 1 or 2 bytes, whatever else
-        is in it."""
+        """Return the slice in whole words: XLA swaps the word that contains a smaller element."""
         start = self._inside(self.address(where), where.size)
         end = -(-(start + where.size) // 4) * 4
         padding = self.writers[start + where.size : end]

@@ -1,7 +1,6 @@
-"""Reads protocol buffers by field number, without their schema.
+"""Read protocol buffers by field number, without their schema.
 
-Source: "Encoding" of the Protocol Buffers documentation. XLA's .proto files say what the numbers
-mean; numbers of fields never change.
+Source: "Encoding" in the Protocol Buffers documentation; XLA's .proto files define the numbers.
 """
 
 from collections import defaultdict
@@ -11,7 +10,7 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class Message:
-    """A message, whose parts are read when they are asked for; what is not there is 0 or empty."""
+    """A message whose fields are parsed on access; a missing field is 0 or empty."""
 
     def __init__(self, data: bytes = b""):
         self._fields: dict[int, list[Any]] = defaultdict(list)
@@ -26,31 +25,31 @@ class Message:
 
     @property
     def fields(self) -> list[int]:
-        """The numbers of those that are there."""
+        """Numbers of the fields that are present."""
         return list(self._fields)
 
     def all(self, field: int) -> list["Message"]:
-        """The messages of a repeated field."""
+        """Return the messages of a repeated field."""
         return [Message(value) for value in self._fields.get(field, [])]
 
     def one(self, *path: int) -> "Message":
-        """The message in a field, or in a field of that, and so on."""
+        """Return the message in a field, or at a path of nested fields."""
         found = Message(self.data(path[0]))
         return found.one(*path[1:]) if path[1:] else found
 
     def number(self, field: int) -> int:
-        """An integer, boolean or enumeration."""
+        """Return an integer, boolean or enumeration."""
         return self._fields.get(field, [0])[-1]
 
     def numbers(self, field: int) -> tuple[int, ...]:
-        """A repeated one, whether packed or not."""
+        """Return a repeated number field, packed or not."""
         found: list[int] = []
         for value in self._fields.get(field, []):
             found += _packed(value) if isinstance(value, bytes) else [value]
         return tuple(found)
 
     def data(self, field: int) -> bytes:
-        """Bytes, or a fixed number's; packed fixed numbers lie behind each other."""
+        """Return bytes, or those of a fixed-size number; packed ones are concatenated."""
         return self._fields.get(field, [b""])[-1]
 
     def text(self, field: int) -> str:
@@ -58,7 +57,7 @@ class Message:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and where the next thing begins."""
+    """Read a number in groups of seven bits, lowest first; return it and the next position."""
     number = shift = 0
     while True:
         byte = data[at]

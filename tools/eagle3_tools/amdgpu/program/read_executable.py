@@ -1,4 +1,4 @@
-"""Reads a serialised executable: field numbers of XLA's "service/gpu/gpu_executable.proto"."""
+"""Read a serialised executable by the fields of XLA's "service/gpu/gpu_executable.proto"."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _TUPLE = 13
 
 
 def read_executable(serialized: bytes) -> Executable:
-    """What a compiled program's `serialize()` gives; ValueError where its form is not known."""
+    """Read the result of a compiled program's `serialize()`; raise ValueError for unknown forms."""
     proto = read_serialized(serialized)
     allocations = proto.one(10).all(1)
     return Executable(
@@ -25,7 +25,7 @@ def read_executable(serialized: bytes) -> Executable:
 
 
 def _constants(proto: Message) -> dict[int, np.ndarray]:
-    """Of what is in memory: the buffers' instructions have them as literals."""
+    """Return the constants in memory, which the instructions of their buffers have as literals."""
     assignment = proto.one(2)
     defined_by = {b.number(1): b.one(3).number(4) for b in assignment.all(1)}
     computations = proto.one(1, 1).all(3)

@@ -1,4 +1,4 @@
-"""Reads the thunks of a serialised executable: XLA's "backends/gpu/runtime/thunk.proto".
+"""Read the thunks of a serialised executable: XLA's "backends/gpu/runtime/thunk.proto".
 
 The numbers are those of the fields in ThunkProto and in the message of each kind of thunk.
 """
@@ -28,7 +28,7 @@ _INFO, _CUSTOM_CALL = 1, 30
 _COLUMN_MAJOR = 2
 _EPILOGUE, _BIAS = 2, 9
 _OF_BIAS, _OF_BIAS_AND_GELU = 2, 8
-"""Epilogues."""
+"""Epilogues with a bias, and with a bias and gelu."""
 _SCALES_AND_MORE = {
     **{10: "auxiliary", 11: "scale of a", 12: "scale of b", 13: "scale of c"},
     **{14: "scale of d", 15: "largest of d", 19: "groups"},
@@ -36,7 +36,7 @@ _SCALES_AND_MORE = {
 
 
 def read_thunks(thunks: list[Message]) -> tuple[Thunk, ...]:
-    """Of a repeated field of ThunkProto."""
+    """Read a repeated field of ThunkProto."""
     return tuple(map(_thunk, thunks))
 
 
@@ -138,7 +138,7 @@ def _product(name: str, config: Message, slices: list[Slice], unknown: str) -> L
 
 
 def _matrix(layout: Message, where: Slice) -> Matrix:
-    """Batches of matrices; leading: what lies between rows, or columns in column-major order."""
+    """Read batches of matrices; `leading` is the stride of rows, or of columns if column-major."""
     rows, columns, batches, leading = (layout.number(field) for field in (2, 3, 4, 5))
     by_column = layout.number(1) == _COLUMN_MAJOR
     stride = (layout.number(6), 1, leading) if by_column else (layout.number(6), leading, 1)

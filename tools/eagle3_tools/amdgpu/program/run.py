@@ -1,7 +1,6 @@
-"""Executes a whole compiled program as a machine with a GPU would, with launches on the emulator.
+"""Execute a whole compiled program as a machine with a GPU would, with emulated launches.
 
-Buffers, slices and the order of steps are read from the serialised executable, which is what such
-a machine would load: nothing about them is guessed from HLO.
+Buffers, slices and the order of steps come from the executable that such a machine would load.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from eagle3_tools.amdgpu.program.runtime import EmulatedLauncher, Launcher, Runt
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """launches: kernels in order with what they counted. library: products with their flops."""
+    """Results, kernels in order with their counts, and library products with their FLOPs."""
 
     results: list[np.ndarray]
     launches: list[tuple[str, LaunchCounts]]
@@ -28,9 +27,9 @@ class ProgramRun:
 
     @property
     def library_share(self) -> float:
-        """What the library does of all multiplications and additions in products, 0 to 1.
+        """The library's fraction of the FLOPs of all products.
 
-        Those of kernels are counted in matrix instructions: with the padding of their tiles.
+        Kernels are counted by matrix instructions, including the padding of their tiles.
         """
         theirs = sum(flops for _, flops in self.library)
         ours = sum(matrix_flops(counts.instructions) for _, counts in self.launches)
@@ -47,14 +46,16 @@ def run_program(
     partly_written: frozenset[int] = frozenset(),
     allow_unwritten: bool = False,
 ) -> ProgramRun:
-    """All results of the program, in order; every byte that is no argument's is unwritten before.
+    """Run a program and return its results; all bytes except arguments start unwritten.
 
-    arguments: every leaf that the function was compiled for, also those that jit prunes; donated
-    ones stay as they are. poison: see `launch`. launcher: in the place of the emulator.
-    partly_written: places of results of which some bytes may be nobody's. allow_unwritten: kernels
-    may load what nobody wrote, which is poison. Raises ValueError for
-    arguments that don't fit, Fault where the program does what it must not, or wants what nobody
-    here can do.
+    `arguments` are all leaves that the function was compiled for, pruned ones too; they are never
+    modified. For `poison` see `launch`; `launcher` replaces the emulator. Results at
+    `partly_written` may have unwritten bytes. With `allow_unwritten` kernels may load unwritten
+    bytes (poison).
+
+    Raises:
+        ValueError: Arguments have a wrong number, shape or dtype.
+        Fault: The program does something invalid or unsupported.
     """
     code = program.executable
     memory = ProgramMemory(code.buffers, poison)
@@ -75,7 +76,7 @@ def run_program(
 
 
 def _kept(program: CompiledProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The arguments that the compiled program has."""
+    """Return the arguments that remain in the compiled program."""
     if len(arguments) != program.arguments:
         raise ValueError(f"expected {program.arguments} arguments, got {len(arguments)}")
     given = [arguments[place] for place in program.kept]

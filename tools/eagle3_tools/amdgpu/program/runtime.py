@@ -1,6 +1,6 @@
-"""Does the steps of a compiled program in order: what XLA's GPU runtime does, on emulated memory.
+"""Run the steps of a compiled program in order on emulated memory, as XLA's GPU runtime does.
 
-Streams are not modelled: an asynchronous step is done where it begins.
+Streams are not modelled: an asynchronous step runs where it starts.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from eagle3_tools.amdgpu.program.program_memory import ProgramMemory
 from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
 
 Launcher = Callable[[KernelLaunch, ProgramMemory, list[int]], LaunchCounts]
-"""Runs a kernel on memory, with the addresses of its arguments."""
+"""Runs a kernel on memory, given the addresses of its arguments."""
 
 
 class EmulatedLauncher:
-    """Launches on the emulator; every code object is read once. poison: see `launch`."""
+    """Launches on the emulator; each kernel is read once. For `poison` see `launch`."""
 
     def __init__(self, poison: int) -> None:
         self._poison = poison
@@ -45,13 +45,13 @@ class EmulatedLauncher:
         )
 
     def read(self, name: str, code: bytes) -> Kernel:
-        """The kernel of this name in a code object."""
+        """Read the kernel of this name from a code object."""
         return read_kernels(code)[name]
 
 
 @dataclass
 class Runtime:
-    """on_launch: called after each launch. launches and library grow with what is done."""
+    """A run of steps. `on_launch` is called after each launch; `launches` and `library` grow."""
 
     memory: ProgramMemory
     launcher: Launcher
@@ -60,7 +60,7 @@ class Runtime:
     library: list[tuple[str, int]] = field(default_factory=list)
 
     def run(self, thunks: Sequence[Thunk]) -> None:
-        """Raises Fault where a step does what it must not, or is of a kind that is not known."""
+        """Run steps; raise Fault if one does something invalid or has an unknown kind."""
         before = None
         for thunk in thunks:
             if isinstance(thunk, KernelLaunch):
@@ -91,7 +91,7 @@ class Runtime:
                 raise TypeError(f"expected a step of a program, got {thunk}")
 
     def _launch(self, thunk: KernelLaunch, begins: bool) -> None:
-        """begins: the step is the first of its instruction, so what it writes holds nothing."""
+        """Launch; the results of the first step of an instruction (`begins`) are unwritten."""
         named = [
             (where, f"argument {k} of {thunk.kernel}") for k, where in enumerate(thunk.arguments)
         ]
@@ -125,7 +125,7 @@ class Runtime:
             self.run(thunk.body)
 
     def _branch(self, thunk: executable.Conditional) -> None:
-        """An index that is no branch's chooses the last, as HLO says."""
+        """Run a branch; an index out of range selects the last one, as HLO specifies."""
         if thunk.index.size == 1:
             chosen = 0 if self._value(thunk.index, np.bool_) else 1
         else:

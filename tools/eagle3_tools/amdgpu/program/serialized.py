@@ -1,7 +1,7 @@
-"""Unpacks a serialised executable: XLA's split protocol buffer in a Riegeli file.
+"""Unpack a serialised executable: XLA's split protocol buffer in a Riegeli file.
 
 Sources: Riegeli's "riegeli/records file format", Snappy's "format_description.txt", XLA's
-"util/split_proto/split_proto.proto". Around that, PJRT and IFRT each add a message.
+"util/split_proto/split_proto.proto". PJRT and IFRT each wrap that in a further message.
 """
 
 import struct
@@ -16,10 +16,10 @@ _EXECUTABLE = "xla.gpu.GpuExecutableProto"
 
 
 def read_serialized(data: bytes) -> Message:
-    """The GpuExecutableProto in what a loaded or compiled executable's `serialize()` gives.
+    """Return the GpuExecutableProto in the result of an executable's `serialize()`.
 
-    Texts and binaries that XLA splits off are left out: the kernels' code is not among them.
-    Raises ValueError where it is in a form that is not known.
+    Texts and binaries that XLA splits off are left out; kernels' code is not among them. Raises
+    ValueError for unknown forms.
     """
     size, start = read_varint(data, 0)
     manifest, *parts = _records(Message(data[start + size :]).data(1))
@@ -28,7 +28,7 @@ def read_serialized(data: bytes) -> Message:
         raise ValueError(f"expected a {_EXECUTABLE}, got a {said.text(_RESULT_TYPE)!r}")
     kinds = said.all(_PARTS)
     merged = (part for part, kind in zip(parts, kinds, strict=True) if _MERGED in kind)
-    return Message(b"".join(merged))  # Messages behind each other are one merged message.
+    return Message(b"".join(merged))  # Concatenated messages are one merged message.
 
 
 def _records(file: bytes) -> list[bytes]:
@@ -61,7 +61,7 @@ def _simple_chunk(chunk: bytes, count: int) -> list[bytes]:
 
 
 def _decompress(block: bytes) -> bytes:
-    """A block of Snappy behind its decompressed size."""
+    """Decompress a Snappy block that follows its decompressed size."""
     size, at = read_varint(block, read_varint(block, 0)[1])
     out = bytearray()
     while at < len(block):
@@ -88,7 +88,7 @@ def _decompress(block: bytes) -> bytes:
 
 
 def _repeat(out: bytearray, offset: int, length: int) -> None:
-    """Copies from `offset` bytes before the end, which may reach into what is being copied."""
+    """Append `length` bytes from `offset` before the end; the copy may overlap itself."""
     begin = len(out) - offset
     period = bytes(out[begin : begin + length])
     out += (period * -(-length // len(period)))[:length]

@@ -1,1 +1,1 @@
-"""The small Kimi pair: its engine's programs for AMD GPUs, and what its CPU engine says."""
+"""The small Kimi pair: its engine's programs for AMD GPUs, and the CPU engine as reference."""

@@ -1,9 +1,9 @@
-"""Weights of a pair that says what its context says, by margins that no rounding can turn round.
+"""Weights of a pair whose tokens follow from its context, by margins larger than any rounding.
 
-A token's id is two codes, id = last * 16 + found. The first half of a hidden state has codes of the
-last token, which name the first code of the next one; into the other half attention writes those of
-the token with the largest key, which name the second. All else is noise. The draft does the same
-with its embedding and its state, and mistakes some codes.
+A token's id consists of two codes, id = last * 16 + found. The first half of a hidden state holds
+codes of the last token, which give the first code of the next one. Attention writes the codes of
+the token with the largest key to the other half, which gives the second code. Everything else is
+noise. The draft does the same with its embedding and its state, and confuses some codes.
 """
 
 import math
@@ -26,32 +26,35 @@ from eagle3_jax.models.kimi import KimiTarget
 
 FOUND_CODES = 16
 MISTAKEN = 10
-"""First codes that the draft takes for one another."""
+"""Number of first codes that the draft confuses."""
 HEAD_GAIN = 0.1
 ROUTER_GAIN = 0.03
 NOISE = 0.4
 GAINS = {"gate_proj": 1.0, "up_proj": 1.0, "gate": 0.1}
-"""Of some matrices' noise, beside what keeps the scale of their input: a gated product of less
-would be next to nothing, and a router of more would have near ties."""
+"""Noise scales of some matrices, beyond those that keep their input's scale. With less a gated
+product vanishes; with more a router has near ties.
+"""
 
 
 @dataclass(frozen=True)
 class Codes:
-    """last [vocab / 16, half] and found [16, half]: orthogonal, of values about 1. embedding
-    [vocab, hidden]: each token's first half is a sum of one of both."""
+    """Code vectors, orthogonal with values of about 1, and the embedding [vocab, hidden].
+
+    `last` is [vocab / 16, half], `found` is [16, half]; the first half of a token sums one of each.
+    """
 
     last: np.ndarray
     found: np.ndarray
     embedding: np.ndarray
 
     def head(self, last: Sequence[int]) -> np.ndarray:
-        """[hidden, vocab], its columns for first codes in this order."""
+        """Return [hidden, vocab], with columns for the first codes in this order."""
         first = np.repeat(self.last[list(last)], FOUND_CODES, axis=0)
         second = np.tile(self.found, (len(last), 1))
         return HEAD_GAIN * np.concatenate([first, second], axis=1).T
 
     def router(self, experts: int) -> np.ndarray:
-        """[hidden, experts]: two experts for each code of last tokens, one before the other."""
+        """Return [hidden, experts] that gives each code of last tokens two experts, in order."""
         codes = np.arange(len(self.last))
         first, second = codes % experts, (codes + 1 + codes // experts) % experts
         chosen = np.eye(experts)[first] + np.eye(experts)[second] * 0.75
@@ -60,7 +63,7 @@ class Codes:
 
 
 def draw_codes(rng: np.random.Generator, config: KimiConfig) -> Codes:
-    """Which codes a token brings is random."""
+    """Draw codes at random for each token."""
     vocab, hidden = config.vocab_size, config.hidden_size
     counts = vocab // FOUND_CODES, FOUND_CODES
     rotation, _ = np.linalg.qr(rng.normal(size=(hidden // 2, hidden // 2)))
@@ -68,13 +71,13 @@ def draw_codes(rng: np.random.Generator, config: KimiConfig) -> Codes:
     brings_last, brings_found = (rng.integers(0, count, vocab) for count in counts)
     embedding = rng.normal(size=(vocab, hidden)) / 4
     embedding[:, : hidden // 2] += last[brings_last] + found[brings_found]
-    # What makes one query of all tokens.
+    # Gives all tokens the same query.
     embedding[:, 0] = 2
     return Codes(last, found, embedding)
 
 
 def structured_target(codes: Codes, rng: np.random.Generator, config: KimiConfig) -> KimiTarget:
-    """In bfloat16; the first layer's attention finds the token with the largest key."""
+    """Make a bfloat16 target whose first layer attends to the token with the largest key."""
     target = nnx.eval_shape(lambda: KimiTarget(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))
     _fill(target, rng)
     _set(target.embed_tokens.embedding, codes.embedding)
@@ -90,7 +93,7 @@ def structured_target(codes: Codes, rng: np.random.Generator, config: KimiConfig
 def _find_largest_key(attention: MLAttention, rng: np.random.Generator, q_lora: int) -> None:
     config = attention.config
     heads, half = config.num_attention_heads, config.hidden_size // 2
-    # One query for all tokens: the norm behind it leaves a row of the first value but its sign.
+    # One query for all tokens: the norm after it reduces a row to the sign of its first value.
     first = np.arange(config.hidden_size) == 0
     _set(attention.q_a_proj.kernel, np.outer(first, rng.normal(size=q_lora)))
     query = rng.normal(size=(q_lora, 1, config.qk_head_dim)) / 4
@@ -98,7 +101,7 @@ def _find_largest_key(attention: MLAttention, rng: np.random.Generator, q_lora: 
     _add(attention.kv_a_proj_with_mqa.kernel, np.eye(config.hidden_size, config.latent_dim))
     key = rng.normal(size=(1, config.kv_lora_rank, config.qk_nope_head_dim)) / 8
     _set(attention.kv_b_proj.key_kernel, np.tile(key, (heads, 1, 1)))
-    # Each head brings its part of the codes.
+    # Each head writes its part of the codes.
     own = np.arange(config.v_head_dim) * heads // half == np.arange(heads)[:, None]
     values = np.eye(config.kv_lora_rank, config.v_head_dim)
     _add(attention.kv_b_proj.value_kernel, values * own[:, None])
@@ -109,7 +112,7 @@ def _find_largest_key(attention: MLAttention, rng: np.random.Generator, q_lora: 
 def structured_draft(
     target: KimiTarget, codes: Codes, rng: np.random.Generator, config: DraftConfig
 ) -> Eagle3Draft:
-    """In bfloat16, with the target's embedding; its attention finds the row's own token."""
+    """Make a bfloat16 draft with the target's embedding; a row attends to its own token."""
     draft = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16))
     _fill(draft, rng)
     count, hidden = len(codes.last), config.hidden_size
@@ -123,7 +126,7 @@ def structured_draft(
     similar = rng.normal(size=(2 * hidden, heads, config.head_dim)) / math.sqrt(hidden)
     _set(attention.k_proj.kernel, similar.reshape(2 * hidden, -1))
     _set(attention.q_proj.kernel, np.repeat(similar, groups, axis=1).reshape(2 * hidden, -1))
-    # The first half of the state makes room for the token's.
+    # Subtract the first half of the state, to be replaced by the token's.
     replaced = np.diag(np.where(np.arange(hidden) < hidden // 2, -1.0, 0.0))
     _add(attention.v_proj.kernel, np.concatenate([np.eye(hidden), replaced]))
     out = np.repeat(np.eye(hidden).reshape(heads, config.head_dim, hidden), groups, axis=0)
@@ -133,7 +136,7 @@ def structured_draft(
 
 
 def _fill(model: nnx.Module, rng: np.random.Generator) -> None:
-    """Norm weights near 1, matrices of noise."""
+    """Fill a model with norm weights near 1 and noise matrices."""
 
     def draw(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.Array:
         noise = rng.normal(size=shape.shape)

@@ -1,7 +1,7 @@
-"""Rounds of the small pair's engine written down, and compared with others under the tie rule.
+"""Record rounds of the small pair's engine, and compare records under the tie rule.
 
-The tie rule is docs/architecture.md's: a first difference of tokens must be a tie of the target. A
-draft that one run accepts and the other does not, at equal tokens, must be a tie of the draft.
+By the tie rule of docs/architecture.md a first difference of tokens must be a tie of the target. A
+draft token that only one run accepts, at equal tokens, must be a tie of the draft.
 """
 
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ Kind = Literal["equal", "tie", "different"]
 
 @dataclass(frozen=True)
 class Transcript:
-    """What an engine's programs put out; requests are rows in their order.
+    """Outputs of an engine's programs; requests are rows in their order.
 
-    first: int32 [requests], the tokens that prefills chose. reports: int32 [rounds, requests, k+3],
-    each [k+1 tokens, number committed, drafts verified]. held: before each round, and behind the
-    last with that round's slots and table.
+    `first` is int32 [requests]: tokens sampled by prefills. `reports` is int32 [rounds, requests,
+    k+3]: k+1 tokens, number committed, drafts verified. `held` has the states before each round and
+    one after the last with that round's slots and table.
     """
 
     first: np.ndarray
@@ -39,19 +39,18 @@ class Transcript:
 
     @property
     def accepted(self) -> np.ndarray:
-        """Drafts that each round accepted of each request, [rounds, requests]."""
+        """Draft tokens that each round accepted, [rounds, requests]."""
         return self.reports[..., -2] - 1
 
     def answer(self, row: int) -> list[int]:
-        """All tokens committed for a request."""
+        """Return all tokens committed for a request."""
         committed = (report[: report[-2]].tolist() for report in self.reports[:, row])
         return [int(self.first[row]), *(token for tokens in committed for token in tokens)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a request's tokens and accept counts are equal; reason: where not, and what makes it
-    a tie or an error."""
+    """Comparison of a request's tokens and accept counts, with the reason for a difference."""
 
     request_id: str
     kind: Kind
@@ -59,7 +58,7 @@ class Verdict:
 
 
 def play(engine: Engine, rounds: int) -> Transcript:
-    """Prefills the requests of the small pair and runs so many rounds with all of them."""
+    """Prefill the small pair's requests, run `rounds` rounds with all of them, and record."""
     asked, runner = requests(rounds), engine._runner
     first: list[int] = []
     reports: list[np.ndarray] = []
@@ -89,12 +88,12 @@ def play(engine: Engine, rounds: int) -> Transcript:
 
 
 def cpu_transcript(pair: SmallPair, rounds: int) -> Transcript:
-    """What the engine says on this CPU."""
+    """Record the engine on this CPU."""
     return play(Engine(pair.target, pair.draft, ENGINE), rounds)
 
 
 def compare(pair: SmallPair, expected: Transcript, found: Transcript) -> list[Verdict]:
-    """A verdict for each request, on two transcripts of equally many rounds."""
+    """Return a verdict for each request of two transcripts with equally many rounds."""
     asked = requests(len(expected.reports))
     return [_compare(pair, request, row, expected, found) for row, request in enumerate(asked)]
 
@@ -103,7 +102,7 @@ def _compare(
     pair: SmallPair, request: Request, row: int, expected: Transcript, found: Transcript
 ) -> Verdict:
     ours, theirs = expected.answer(row), found.answer(row)
-    # Equal tokens may come in rounds of other lengths.
+    # Equal tokens may be spread over rounds differently.
     common = min(len(ours), len(theirs))
     scorer = Scorer(pair.target, ENGINE.max_model_len)
     difference = scorer.explain(
@@ -131,7 +130,7 @@ def _compare_counts(
     expected: Transcript,
     found: Transcript,
 ) -> Verdict:
-    """Of the first round whose counts differ, behind rounds in which all was equal."""
+    """Compare the first round whose counts differ, at equal tokens before it."""
     accepted = expected.accepted[number, row], found.accepted[number, row]
     verified = expected.reports[number, row, -1], found.reports[number, row, -1]
     said = f"{request.request_id}: round {number} accepts {accepted[0]} or {accepted[1]}"
@@ -143,7 +142,7 @@ def _compare_counts(
 
 
 def draft_margins(pair: SmallPair, held: Held) -> np.ndarray:
-    """How far each draft's score, noise included, lies above the next one: float32 [batch, k]."""
+    """Return each draft score's margin over the next one, noise included: float32 [batch, k]."""
     draft, logits = nnx.clone(pair.draft), list[jax.Array]()
 
     def kept(state: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """The programs of the small pair's engine on a GPU, as functions of flat NumPy arrays.
 
-They are those that an engine compiles on such a GPU: the same function, the same order of arrays,
-the same donated state. What runs them is given: an emulator, or XLA.
+They equal those that an engine compiles on such a GPU: same function, order of arrays and donated
+state. They can be run by the emulator or by XLA.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +25,16 @@ from pallas_kernels import gpu
 PREFILL = Program(ProgramKind.ARGMAX_PREFILL)
 ROUND = Program(ProgramKind.ARGMAX_ROUND, ENGINE.max_num_seqs)
 STATE = 2
-"""Which argument the state is; it is donated."""
+"""Index of the state among the arguments; it is donated."""
 Run = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-"""A compiled program: all arguments as `PairProgram.leaves` has them, to all results."""
+"""A compiled program: arguments in the order of `PairProgram.leaves` to all results."""
 
 
 @dataclass(frozen=True)
 class PairProgram:
-    """A program of this architecture's engine.
+    """A program of the engine on `arch`.
 
-    shapes: of the target's and the draft's arrays, the state and what the host sends.
+    `shapes` are those of the target's and draft's arrays, the state, and the host's inputs.
     """
 
     arch: str
@@ -44,24 +44,24 @@ class PairProgram:
 
     @property
     def donated(self) -> range:
-        """Places of the state's arrays among the arguments' leaves, in order."""
+        """Indices of the state's arrays among the arguments' leaves."""
         before = len(jax.tree.leaves(self.shapes[:STATE]))
         return range(before, before + len(jax.tree.leaves(self.shapes[STATE])))
 
     @cached_property
     def results(self) -> tuple[Any, ...]:
-        """Shapes of what it returns: the new state, the report, and no logprobs."""
+        """Shapes of the results: the new state, the report, and no logprobs."""
         with gpu.assume(self.arch):
             return jax.eval_shape(lambda *arguments: self.function(*arguments), *self.shapes)
 
     def leaves(self, *arguments: Any) -> list[np.ndarray]:
-        """Arguments as `shapes` has them, in the order in which jit numbers its parameters."""
+        """Flatten arguments in the order in which jit numbers its parameters."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
 
     def returned(self, results: Sequence[np.ndarray]) -> tuple[Any, ...]:
-        """All results in their order as state, report and no logprobs.
+        """Unflatten results to state, report and no logprobs.
 
-        Raises ValueError where one has not the shape or dtype that the program gives it.
+        Raises ValueError if a result has a wrong shape or dtype.
         """
         expected, tree = jax.tree.flatten(self.results)
         for place, (shape, result) in enumerate(zip(expected, results, strict=True)):
@@ -73,14 +73,14 @@ class PairProgram:
         return jax.tree.unflatten(tree, map(jnp.asarray, results))
 
     def execute(self, run: Run) -> Callable[..., tuple[Any, ...]]:
-        """What an engine's executor calls in the place of its own compiled program."""
+        """Return a function that an engine's executor can call instead of its compiled program."""
         return lambda *arguments: self.returned(run(self.leaves(*arguments)))
 
 
 def pair_programs(pair: SmallPair, arch: str) -> tuple[PairProgram, PairProgram]:
-    """The prefill of a chunk and the round that such a GPU's engine compiles for this pair.
+    """Return the programs for a prefill chunk and a round that such a GPU's engine compiles.
 
-    Both choose tokens in the head's kernel, as no request of the small pair needs logits.
+    Both choose tokens in the head's kernel, because no request of the small pair needs logits.
     """
     chunk: Any = shapes_of(empty_chunk(ENGINE))
     batch = ENGINE.max_num_seqs
@@ -90,7 +90,7 @@ def pair_programs(pair: SmallPair, arch: str) -> tuple[PairProgram, PairProgram]
 
 
 class PairKey(NamedTuple):
-    """Which program of which pair: one of small_pair.FORMATS, an architecture, PREFILL or ROUND."""
+    """A program of a pair: one of small_pair.FORMATS, an architecture, PREFILL or ROUND."""
 
     format: str
     arch: str
@@ -98,14 +98,14 @@ class PairKey(NamedTuple):
 
 
 def source(key: PairKey) -> Source:
-    """What `eagle3_tools.amdgpu.program.compiled` compiles."""
+    """Return the input of `eagle3_tools.amdgpu.program.compiled`."""
     found = pair_programs(small_pair(key.format), key.arch)
     (one,) = (one for one in found if one.program == key.program)
     return Source(one.arch, one.function, one.shapes, (STATE,))
 
 
 def engine_on(pair: SmallPair, arch: str, runs: Mapping[Program, Run]) -> Engine:
-    """An engine as on such a GPU; `runs` has what runs its PREFILL and its ROUND."""
+    """Make an engine as on such a GPU; `runs` executes its PREFILL and ROUND."""
     with gpu.assume(arch):
         engine = Engine(pair.target, pair.draft, ENGINE)
     for one in pair_programs(pair, arch):
@@ -114,7 +114,7 @@ def engine_on(pair: SmallPair, arch: str, runs: Mapping[Program, Run]) -> Engine
 
 
 def interpreted(one: PairProgram) -> Run:
-    """Runs the program by XLA on this CPU: the GPU's kernels are interpreted, on its paths."""
+    """Compile the program for this CPU, with the GPU's kernels in interpret mode."""
     tree = jax.tree.structure(one.shapes)
 
     def flat(*leaves: jax.Array) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""What an engine holds between rounds, and how far two such states are apart."""
+"""An engine's state between rounds, and the difference of two states."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from eagle3_jax.speculative.state import DecodeState
 
 @dataclass(frozen=True)
 class Held:
-    """On the host: state, and a round's slots [batch] and page table [batch, pages_per_seq]."""
+    """A state on the host, and a round's slots [batch] and page table [batch, pages_per_seq]."""
 
     state: DecodeState
     slots: np.ndarray
@@ -19,10 +19,10 @@ class Held:
 
 
 def state_errors(expected: Held, found: Held) -> dict[str, float]:
-    """Of what the next round reads, by name: |found - expected| / |expected|, 2-norms.
+    """Return |found - expected| / |expected| (2-norms) by name, for data the next round reads.
 
-    The target's KV of all committed rows, the draft's of those that no later pass writes again, and
-    the features of the rows verified last. For states behind equal reports.
+    This is the target's KV of all committed rows, the draft's KV of rows that are not rewritten
+    later, and the features of the rows verified last. The states must follow equal reports.
     """
     pairs = zip(_read_next(expected), _read_next(found), strict=True)
     return {name: float(np.linalg.norm(b - a) / np.linalg.norm(a)) for (name, a), (_, b) in pairs}
@@ -46,5 +46,5 @@ def _read_next(held: Held) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _rows(pool: Any, pages: np.ndarray, count: int) -> np.ndarray:
-    """The first rows of a sequence with these pages, float32 [count, *row]."""
+    """Return the first rows of a sequence with these pages, float32 [count, *row]."""
     return np.asarray(pool[pages], np.float32).reshape(-1, *pool.shape[2:])[:count]

@@ -1,6 +1,6 @@
-"""A Kimi pair that an emulated GPU can run, and what is asked of it: real head sizes, little else.
+"""A Kimi pair small enough to emulate, with real head sizes, and its requests.
 
-Its random weights have a structure (`pair_weights`) that makes every choice a clear one.
+Its random weights have a structure (`pair_weights`) that gives every choice a clear margin.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ TARGET = KimiConfig(
     max_position_embeddings=4096,
     rope=RopeConfig(10000.0, YarnConfig(4.0, 64, mscale=1.0, mscale_all_dim=1.0)),
 )
-"""A dense layer and one with experts; half as many heads of Kimi-K2.5 as one GPU of eight has."""
+"""One dense and one MoE layer; half as many heads as one of eight GPUs has for Kimi-K2.5."""
 DRAFT = DraftConfig(
     vocab_size=512,
     draft_vocab_size=512,
@@ -70,9 +70,9 @@ ENGINE = EngineConfig(
 )
 FORMATS = ("bf16", "mxfp4")
 SEED = 2
-"""Three rounds accept 0, 1, 2 and 3 drafts, and no token or draft is nearly another one."""
+"""With this seed three rounds accept 0, 1, 2 and 3 drafts, and no choice is a near tie."""
 PROMPTS, TEMPERATURES = (5, 21, 12), (0.0, 0.0, 1.0)
-"""Lengths of prompts, one longer than a chunk. A slot stays empty: its row is padding."""
+"""Prompt lengths, one longer than a chunk. One slot stays empty: its row is padding."""
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _FEED_FORWARD = ("layers.0.mlp.{}.kernel", "layers.1.mlp.shared_experts.{}.kernel")
 _MXFP4_PATHS = [
@@ -87,15 +87,17 @@ Encode = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class SmallPair:
-    """Models in bfloat16 but for what is quantised."""
+    """Models in bfloat16, except for quantised matrices."""
 
     target: KimiTarget
     draft: Eagle3Draft
 
 
 def small_pair(format: str = "bf16") -> SmallPair:
-    """The pair in one of FORMATS: in `mxfp4` the target's feed-forward blocks are MXFP4, rows too,
-    and the draft's layer is FP8 by token and channel. Raises ValueError for another one."""
+    """Make the pair in one of FORMATS; raise ValueError for another.
+
+    In `mxfp4` target feed-forwards and rows are MXFP4, the draft's layer FP8 by token and channel.
+    """
     if format not in FORMATS:
         raise ValueError(f"expected one of {', '.join(FORMATS)}; got {format!r}")
     rng = np.random.default_rng(SEED)
@@ -109,7 +111,7 @@ def small_pair(format: str = "bf16") -> SmallPair:
 
 
 def requests(rounds: int) -> list[Request]:
-    """Two greedy ones and a sampled one, which ask for more tokens than `rounds` rounds can say."""
+    """Return two greedy requests and a sampled one, longer than `rounds` rounds can answer."""
     rng = np.random.default_rng(0)
     most = ENGINE.width * (rounds + 1) + 1
     return [
@@ -123,7 +125,7 @@ def requests(rounds: int) -> list[Request]:
 
 
 def _quantize(model: nnx.Module, paths: Sequence[str], format: QuantFormat, encode: Encode) -> None:
-    """Puts the quantised kernel in the place of each of these parameters."""
+    """Replace each of these parameters by a quantised kernel."""
     structure = nnx.eval_shape(lambda: nnx.clone(model))
     quantize_structure(structure, dict.fromkeys(paths, format))
     for path in paths:
@@ -137,7 +139,7 @@ def _quantize(model: nnx.Module, paths: Sequence[str], format: QuantFormat, enco
 
 
 def _owner(model: Any, path: str) -> tuple[Any, str]:
-    """The module that has the parameter, and its name there."""
+    """Return the module that has the parameter, and its name there."""
     *parents, name = path.split(".")
     for part in parents:
         model = model[int(part)] if part.isdigit() else getattr(model, part)

@@ -1,1 +1,1 @@
-"""AMD's own instruction pseudocode, read and evaluated: the second witness of what opcodes do."""
+"""Independent references ("witnesses") for the emulated opcodes, mainly AMD's own pseudocode."""

@@ -1,4 +1,4 @@
-"""The compiled opcodes that AMD's text explains, by what a test of them needs."""
+"""Compiled opcodes with readable AMD pseudocode, grouped by the kind of test they need."""
 
 from eagle3_tools.amdgpu.witness.opcodes import COMPILED
 from eagle3_tools.amdgpu.witness.pseudocode import why_unreadable
@@ -22,7 +22,7 @@ ACROSS_LANES = [
     or m.startswith("v_permlane")
 ]
 VECTOR = [m for m in _EXPLAINED if m.startswith("v_") and m not in ACROSS_LANES]
-"""Lane by lane."""
+"""Opcodes that act on each lane separately."""
 GROUPS = {
     "branches": BRANCHES,
     "nothing": NOTHING,

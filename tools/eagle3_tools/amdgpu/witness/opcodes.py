@@ -1,6 +1,6 @@
-"""The opcodes that XLA's ROCm compiler makes of this repository's kernels and programs.
+"""Opcodes that XLA's ROCm compiler emits for this repository's kernels and programs.
 
-In LLVM's mnemonics, for gfx942 and gfx950, without _e32, _e64, _dpp and _sdwa.
+They are LLVM mnemonics for gfx942 and gfx950, without _e32, _e64, _dpp and _sdwa.
 """
 
 COMPILED = """

@@ -1,11 +1,11 @@
-"""Says by what a second source the emulator's meaning of each opcode is checked, if by any."""
+"""Name the independent reference that checks the emulator's semantics of each opcode."""
 
 import re
 
 from eagle3_tools.amdgpu.witness.groups import GROUPS
 
 _EXPLAINED = {mnemonic for group in GROUPS.values() for mnemonic in group}
-"""test_operations, test_lanes and test_memory_operations run each beside its text."""
+"""test_operations, test_lanes and test_memory_operations compare each with its text."""
 SMALL_KERNEL = """
 ds_read_b64_tr_b16 ds_read_b64_tr_b8 v_mfma_f32_16x16x128_f8f6f4 v_mfma_f32_16x16x16_bf16
 v_mfma_f32_16x16x32_bf16 v_mfma_f32_16x16x32_fp8_fp8 v_mfma_f32_16x16x4_f32
@@ -28,7 +28,7 @@ _NONE = {
 
 
 def witness_of(mnemonic: str) -> str:
-    """The witness of an opcode, in LLVM's mnemonic or the decoder's name, or "none: " and why."""
+    """Return the reference of an opcode (LLVM's or decoder's name), or "none: " and a reason."""
     name = re.sub(r"^(v_accvgpr_(read|write))$", r"\1_b32", mnemonic)
     if name in _EXPLAINED:
         return "AMD's pseudocode"

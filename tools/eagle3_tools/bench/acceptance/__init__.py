@@ -1,1 +1,1 @@
-"""What is accepted of drafts: tasks, those who answer them, probabilities."""
+"""Parts of `eagle3-bench accept`: tasks, the engines and servers that answer them, KV scales."""

@@ -1,4 +1,4 @@
-"""Accept length on tasks, category by category: of a pair loaded here, or of a server."""
+"""Measure accept length on tasks, by category, with a local engine or an OpenAI server."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ SYNTHETIC = "x-synthetic-acceptance-length"
 
 @dataclass(frozen=True)
 class Said:
-    """One answer. token_ids: None where the server does not say."""
+    """One answer. `token_ids` is None if the server does not return token ids."""
 
     text: str
     tokens: int
@@ -36,7 +36,7 @@ class Said:
 
 
 class Answerer(Protocol):
-    """Whoever answers, and its counters of acceptance."""
+    """A model that answers conversations, and its acceptance counters."""
 
     def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]: ...
     def mark(self) -> Any: ...
@@ -44,8 +44,7 @@ class Answerer(Protocol):
 
 
 def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
-    """A row for every category, then the overall one. Answers are judged where it is known what is
-    right."""
+    """Return a row for each category, then the overall one; judge tasks with an expected answer."""
     start, rows = answerer.mark(), list[AcceptRow]()
     everything, judged = list[Said](), list[bool]()
     for category in dict.fromkeys(task.category for task in tasks):
@@ -60,14 +59,13 @@ def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
 
 
 def _judge(tasks: Sequence[Task], said: Sequence[Said]) -> list[bool]:
-    """Of the tasks whose right answer is known, whether the first one given is that; first answers
-    come first."""
+    """Return whether each first answer is correct, for the tasks with an expected answer."""
     first = zip(tasks, said, strict=False)
     return [is_right(a.text, task.expected) for task, a in first if task.expected is not None]
 
 
 def _converse(answerer: Answerer, tasks: Sequence[Task]) -> list[Said]:
-    """All first turns at once, then all second ones, each behind the answers before."""
+    """Ask every first turn at once, then every second turn after the first answers, and so on."""
     said: list[Said] = []
     under_way = [(list(task.messages), task) for task in tasks]
     for turn in range(1 + max(len(task.later) for task in tasks)):
@@ -106,7 +104,7 @@ def _row(
 
 @dataclass
 class EngineAnswerer:
-    """An engine here; it must be warm. Answer i, counted from the first, uses the seed + i."""
+    """Answers from a warm engine in this process; the i-th answer has the sampling seed + i."""
 
     engine: EngineLike
     make_prompt: PromptMaker
@@ -115,7 +113,7 @@ class EngineAnswerer:
     _asked: int = 0
 
     def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
-        """Answers until they end, or the context does."""
+        """Answer every conversation until it ends or the context is full."""
         requests = []
         for messages, task in conversations:
             prompt = self.make_prompt(messages, task.tools)
@@ -137,18 +135,20 @@ class EngineAnswerer:
         ]
 
     def mark(self) -> EngineStats:
-        """The counters now."""
+        """Return the engine's current counters."""
         return self.engine.stats()
 
     def since(self, mark: EngineStats) -> AcceptCounts:
-        """What was counted from then on."""
+        """Return the counts since `mark`."""
         return AcceptCounts.between(mark, self.engine.stats())
 
 
 @dataclass
 class ServerAnswerer:
-    """A server with OpenAI's chat endpoint. Counted are the metrics of vLLM's names, all traffic of
-    the server included; without them what our responses say of themselves."""
+    """Answers from a server with OpenAI's chat endpoint.
+
+    Counts come from metrics under vLLM's names, all traffic included, else from responses' `spec`.
+    """
 
     address: Address
     model: str
@@ -156,10 +156,10 @@ class ServerAnswerer:
     concurrency: int
     _asked: int = 0
     _rounds: list[int] = field(default_factory=lambda: [0, 0])
-    """Rounds and accepted tokens that responses have named."""
+    """Rounds and accepted tokens, summed over the responses."""
 
     def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
-        """Raises OSError for a request that fails, ValueError for synthetic acceptance."""
+        """Send all conversations; raise OSError on failure, ValueError on synthetic acceptance."""
         return asyncio.run(self._ask(conversations))
 
     async def _ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
@@ -200,11 +200,11 @@ class ServerAnswerer:
         return Said(text, answer["usage"]["completion_tokens"], choice.get("token_ids"))
 
     def mark(self) -> tuple[Counts, tuple[int, ...]]:
-        """The counters now, both kinds."""
+        """Return the current counters: the server's metrics and the sums over responses."""
         return asyncio.run(fetch_counts(self.address)), tuple(self._rounds)
 
     def since(self, mark: tuple[Counts, tuple[int, ...]]) -> AcceptCounts:
-        """What was counted from then on; ValueError where nothing was drafted."""
+        """Return the counts since `mark`; raise ValueError if no draft tokens were verified."""
         counts = between(mark[0], asyncio.run(fetch_counts(self.address)))
         if counts is not None:
             return counts

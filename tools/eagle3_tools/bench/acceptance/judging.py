@@ -1,4 +1,4 @@
-"""Whether an answer is right: the letter of a choice, or the words themselves."""
+"""Judge answers: compare the letter of a multiple choice, or the words."""
 
 import re
 
@@ -10,16 +10,16 @@ STATED = (
     re.compile(rf"(?i:\boption\b)\W*{LETTER}\b"),
     re.compile(rf"\({LETTER}\)"),
 )
-"""Where an answer names its choice; what comes first here counts, and of several the last."""
+"""Patterns that state a choice. The first pattern that matches counts, and its last match."""
 ALONE = re.compile(rf"\W*{LETTER}\s*(?:[).:,*]|$)")
-"""An answer that begins with it: `B`, `(B)`, `B. two cats`, but not `A cat`."""
+"""A choice at the beginning of an answer: `B`, `(B)`, `B. two cats`, but not `A cat`."""
 
 
 def is_right(text: str, expected: str) -> bool:
-    """Whether the text, reasoning left out, is the expected answer.
+    """Return whether the text after the reasoning is the expected answer.
 
-    Where that is one capital letter from A to H, the choice that the text states counts; otherwise
-    the words, whatever their case, spaces and last full stop.
+    If `expected` is one letter from A to H, the choice that the text states is compared. Otherwise
+    the words are compared, ignoring case, whitespace and a final full stop.
     """
     said = text.rpartition(END_OF_THINK)[2].strip()
     if re.fullmatch(LETTER, expected.strip()):
@@ -28,7 +28,7 @@ def is_right(text: str, expected: str) -> bool:
 
 
 def chosen(text: str) -> str | None:
-    """The letter that a text chooses, None where it states none."""
+    """Return the letter that a text chooses, or None."""
     if begins := ALONE.match(text):
         return begins[1]
     found = (pattern.findall(text) for pattern in STATED)

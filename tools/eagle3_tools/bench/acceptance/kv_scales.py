@@ -1,4 +1,4 @@
-"""Factors of a float8 KV cache, measured on held-out prompts."""
+"""Measure the scale factors of a float8 KV cache on held-out prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from serve.pair.loading import LoadedPair, build_engine, fit_length
 def measure_kv_scales(
     pair: LoadedPair, prompts: Sequence[HeldOutPrompt], config: EngineConfig, max_tokens: int
 ) -> tuple[KVScales, dict[str, Any]]:
-    """Factors with room for HEADROOM times the largest value of each pool, and how much was read.
+    """Measure KV scales with a margin of HEADROOM, and return them with the amount of data used.
 
-    The pair answers all prompts greedily with a cache of its own dtype, which is searched after
-    every step: of rows that are written twice within a step only the last counts.
+    The pair answers all prompts greedily with a cache in its own dtype, which is searched after
+    every step: of a row that is written twice in a step only the last value counts.
     """
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, seed=0)
     length = max(len(prompt.token_ids) for prompt in prompts) + max_tokens + 1

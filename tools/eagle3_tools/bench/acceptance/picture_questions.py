@@ -1,4 +1,4 @@
-"""Questions about pictures in files laid out as MMStar is: image, question, answer."""
+"""Read questions about images from files in MMStar's layout: image, question, answer."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,13 +8,14 @@ from typing import Any
 from serve.images.sources import data_url
 
 OPTIONS = "Options:"
-"""What MMStar's questions have in front of the answers to choose from."""
+"""Marker in MMStar's questions before the list of options."""
 
 
 def read_entries(directory: str | Path) -> Iterator[tuple[Any, str, str]]:
-    """The lines and rows of a directory's *.jsonl and *.parquet files, with what an error calls the
-    place of each, and the file's name without its ending. Raises ValueError, naming the file, for
-    what can't be read."""
+    """Yield (entry, "file:number", file stem) for each line of *.jsonl and row of *.parquet files.
+
+    Raises ValueError, naming the file, if there is none or one cannot be read.
+    """
     files = sorted(
         path for end in ("jsonl", "parquet") for path in Path(directory).glob(f"*.{end}")
     )
@@ -28,10 +29,10 @@ def read_entries(directory: str | Path) -> Iterator[tuple[Any, str, str]]:
 def picture_message(
     image: Any, question: str, directory: Path, *, drop_options: bool
 ) -> dict[str, Any]:
-    """What a user says who shows an image, then asks.
+    """Build a user message with an image followed by a question.
 
-    image: the bytes of a file, or its path below the directory, or a mapping with either, as data
-    sets have it. drop_options: leaves out what stands behind "Options:". Raises ValueError.
+    `image` has the bytes of a file, its path below `directory`, or is a mapping with `bytes` or
+    `path`. `drop_options` drops the text from "Options:" on. Raises ValueError for other images.
     """
     text = question.partition(OPTIONS)[0].strip() if drop_options else question
     shown = {"type": "image_url", "image_url": {"url": data_url(_file(image, directory))}}

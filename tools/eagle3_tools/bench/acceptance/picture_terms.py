@@ -1,4 +1,4 @@
-"""Under which terms an accept length with pictures was measured: no two papers agree on them."""
+"""Conditions of an accept length with images; published numbers do not share them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,11 @@ WRITTEN, WITHOUT_OPTIONS = "as written", 'cut before "Options:"'
 
 @dataclass(frozen=True)
 class PictureTerms:
-    """What is None is a server's own, and not known here.
+    """Conditions of a measurement with images. None: set by the server and unknown here.
 
-    pictures: that were shown. question: behind the picture, as written or without its options.
-    draft_embedding: what the draft sees of a picture, `--mm-draft-embedding`. chat_template:
-    SHA-256 of its text; thinking: whether it was told to. most_patches: that a picture is shrunk
-    to; most_tokens: that one may have. max_pixels, max_bytes: of a file that is taken.
+    `draft_embedding` is the draft's input at image positions (`--mm-draft-embedding`),
+    `chat_template` the SHA-256 of the template, `most_patches` the size that an image is shrunk to,
+    `most_tokens` the limit of an image; `max_pixels` and `max_bytes` are the limits of a file.
     """
 
     pictures: int
@@ -38,7 +37,7 @@ class PictureTerms:
     reference: str = REFERENCE
 
     def sentence(self) -> str:
-        """The terms that a reader of a table needs."""
+        """Return the conditions that a reader of a table needs."""
         told = [f"{self.pictures} pictures, question {self.question}"]
         told += [f"draft sees {self.draft_embedding}"] if self.draft_embedding else []
         told += [f"template {self.chat_template[:12]}"] if self.chat_template else []
@@ -48,7 +47,7 @@ class PictureTerms:
 
 
 def count_pictures(tasks: Sequence[Task]) -> int:
-    """The pictures that these tasks begin with."""
+    """Return the number of images in the first messages of these tasks."""
     contents = (message.get("content") for task in tasks for message in task.messages)
     lists = (content for content in contents if isinstance(content, list))
     return sum(part.get("type") == "image_url" for parts in lists for part in parts)
@@ -61,7 +60,7 @@ def terms_here(
     config: VisionConfig,
     options: ImageOptions,
 ) -> PictureTerms:
-    """With what is known of a pair in this process."""
+    """Return `terms` with the values of a pair in this process."""
     return PictureTerms(
         terms.pictures,
         terms.question,

@@ -1,4 +1,4 @@
-"""Prompts of conversations in which pictures may be shown, as the server makes them."""
+"""Make prompts from conversations with images, in the same way as the server."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from serve.openai.content import ImagePart, TextPart, read_content, sources_in
 
 @dataclass(frozen=True)
 class PromptMaker:
-    """images: reads those of conversations, within a server's limits."""
+    """Makes prompts from chats. `images` reads images within a server's limits."""
 
     tokenizer: Tokenizer
     images: ImageReader | NoImages
 
     def __call__(self, messages: Sequence[ChatMessage], tools: Sequence[Any]) -> Prompt:
-        """The prompt that the chat template makes; ValueError for an image that is not taken."""
+        """Apply the chat template and place the images; raise ValueError for a refused image."""
         contents = [read_content(message.get("content")) for message in messages]
         told = [
             {**message, "content": _for_template(content)}

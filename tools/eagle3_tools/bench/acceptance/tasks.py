@@ -1,6 +1,4 @@
-"""Tasks whose answers show how much of a draft is accepted: files of one's own, or the embedded
-held-out prompts.
-"""
+"""Tasks for `eagle3-bench accept`: from the user's files or the embedded held-out prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +10,14 @@ from eagle3_tools.bench.common.held_out import HeldOutPrompt
 
 ChatMessage = Mapping[str, Any]
 QUESTIONS = ("prompt", "question", "problem")
-"""Names that published question lists give to what the user says."""
+"""Names of the user's text in published question lists."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A conversation as it begins, and what the user says after each answer.
+    """First messages of a conversation, and `later` user messages, one after each answer.
 
-    expected: the right answer to the first question, None where it is not judged.
+    `expected` is the correct answer to the first question, or None if it is not judged.
     """
 
     category: str
@@ -32,20 +30,19 @@ class Task:
 def read_tasks(
     directory: str | Path, per_category: int | None = None, *, drop_options: bool = False
 ) -> list[Task]:
-    """The tasks of every *.jsonl and *.parquet file, by category in the order of files; at most so
-    many each.
+    """Read at most `per_category` tasks of each category from *.jsonl and *.parquet files.
 
-    A line or row is an object with `image`, `question` and `answer`; or `prompt` (or `question`,
-    `problem`), `turns` or `messages`. `category` is the file's name unless it has one.
-    drop_options: of questions about images, see `picture_message`; their answers are then not
-    judged. Raises ValueError, naming the line, for anything else.
+    A line or row is an object with `image`, `question` and `answer`, or with `prompt` (or
+    `question`, `problem`), `turns` or `messages`. `category` defaults to the file's name.
+    `drop_options` cuts image questions before their options (see `picture_message`), which are then
+    not judged. Raises ValueError, naming the line, for anything else.
     """
     found: dict[str, list[Task]] = {}
     for entry, place, stem in read_entries(directory):
         if not isinstance(entry, dict):
             raise ValueError(f"{place}: a task must be an object; got {entry!r:.60}")
         tasks = found.setdefault(str(entry.get("category") or stem), [])
-        # Images that are not asked about are not read either.
+        # Skipped entries must not cost reading their images.
         if per_category is None or len(tasks) < per_category:
             tasks.append(_read(entry, place, stem, Path(directory), drop_options))
     if not found:
@@ -54,7 +51,7 @@ def read_tasks(
 
 
 def held_out_tasks(prompts: Sequence[HeldOutPrompt]) -> list[Task]:
-    """The embedded held-out prompts."""
+    """Turn the embedded held-out prompts into tasks."""
     return [
         Task(p.category, tuple(p.conversation.prompt), tools=tuple(p.conversation.tools))
         for p in prompts
@@ -89,7 +86,7 @@ def _about_picture(
 
 
 def _begun(messages: Sequence[ChatMessage], place: str) -> tuple[ChatMessage, ...]:
-    """Without an answer at the end: that is for the model to give."""
+    """Return the messages up to the last one of the user or a tool, without a final answer."""
     users = [i for i, message in enumerate(messages) if message.get("role") in ("user", "tool")]
     if not users:
         raise ValueError(f"{place}: `messages` has none of a user")

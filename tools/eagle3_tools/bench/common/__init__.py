@@ -1,1 +1,1 @@
-"""What several studies share: conditions, flags, records, prompts, tables."""
+"""Code shared by several studies: conditions, flags, records, prompts, tables."""

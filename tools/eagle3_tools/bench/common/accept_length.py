@@ -1,4 +1,4 @@
-"""Accept length on the held-out prompts, category by category, and how often answers are right."""
+"""Measure accept length and correctness on the held-out prompts, by category."""
 
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -17,12 +17,12 @@ from serve.pair.loading import LoadedPair, build_engine, fit_length
 
 OVERALL = "overall"
 ANSWER_TOKENS = 160
-"""No answer of the corpus is longer; one that runs on is wrong anyway."""
+"""Limit of an answer. The corpus has no longer answer, so a longer one is wrong anyway."""
 
 
 @dataclass(frozen=True)
 class AcceptCounts:
-    """vLLM's counters: drafts are rounds of one sequence that verified draft tokens."""
+    """Counters as vLLM defines them. A draft is a round of one sequence with draft tokens."""
 
     drafts: int
     draft_tokens: int
@@ -31,7 +31,7 @@ class AcceptCounts:
 
     @classmethod
     def between(cls, before: EngineStats, after: EngineStats) -> "AcceptCounts":
-        """What was counted between two snapshots."""
+        """Return the counts between two snapshots."""
         old, new = before.num_accepted_per_pos, after.num_accepted_per_pos
         return cls(
             after.num_drafts - before.num_drafts,
@@ -42,29 +42,28 @@ class AcceptCounts:
 
     @property
     def accept_length(self) -> float:
-        """Tokens a round commits: 1 + accepted / drafts (1 without drafts)."""
+        """Tokens committed per round: 1 + accepted / drafts (1 without drafts)."""
         return 1 + self.accepted / self.drafts if self.drafts else 1.0
 
     @property
     def per_position(self) -> tuple[float, ...]:
-        """Share of drafts whose token at each position was accepted."""
+        """Fraction of drafts whose token at each position was accepted."""
         return tuple(count / max(self.drafts, 1) for count in self.accepted_per_position)
 
     @property
     def histogram(self) -> tuple[int, ...]:
-        """How many drafts had 0, 1, .. of their tokens accepted: a token is only behind others."""
+        """Number of drafts with exactly 0, 1, ... accepted tokens; acceptance is a prefix."""
         least = (self.drafts, *self.accepted_per_position, 0)
         return tuple(more - fewer for more, fewer in pairwise(least))
 
 
 @dataclass(frozen=True)
 class AcceptRow:
-    """One category, or all of them.
+    """Accept length of one category, or of all.
 
-    right: the share of prompts answered correctly, NaN where that is not judged. histogram: rounds
-    by accepted drafts, 0 first; empty where positions are not known.
-    distinct_bigrams: of the pairs of neighbouring tokens within answers, the share that differ: a
-    model that repeats itself has few, and an accept length that says nothing.
+    `right` is the fraction of correct answers (NaN if not judged), `histogram` the rounds by
+    accepted draft tokens, 0 first (empty if unknown), `distinct_bigrams` the distinct fraction of
+    adjacent token pairs. A model that repeats itself has few, and a meaningless accept length.
     """
 
     category: str
@@ -86,7 +85,7 @@ def accept_table(
     *,
     max_model_len: int | None = None,
 ) -> list[AcceptRow]:
-    """Accept length by category, overall last. max_model_len: None for what the prompts need."""
+    """Measure accept length by category; without `max_model_len` the context fits the prompts."""
     needed = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
     fitting = fit_length(config, max_model_len or needed, pair.target.config)
     engine = build_engine(pair, fitting, clock=time.perf_counter)
@@ -100,9 +99,9 @@ def measure_accept(
     prompts: Sequence[HeldOutPrompt],
     sampling: SamplingParams,
 ) -> tuple[list[AcceptRow], list[list[int]]]:
-    """A row for every category, then the overall one; and every prompt's answer, as token ids.
+    """Return a row for each category, then the overall one, and the token ids of every answer.
 
-    Prompt i uses the sampling's seed + i. The engine must be warm.
+    The engine must be warm. Prompt i uses the sampling seed + i.
     """
     start, rows, given = engine.stats(), [], {}
     for category in CATEGORIES:
@@ -127,13 +126,13 @@ def _seeded(sampling: SamplingParams, index: int) -> SamplingParams:
 
 
 def _text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """The answer as the corpus writes it: special tokens shown, the stop left out."""
+    """Decode an answer as the corpus writes it, with special tokens and without the final EOS."""
     stopped = token_ids and token_ids[-1] in tokenizer.eos_token_ids
     return tokenizer.decode(token_ids[:-1] if stopped else token_ids, skip_special=False)
 
 
 def distinct_bigrams(answers: Iterable[Sequence[int]]) -> float:
-    """Distinct pairs of neighbouring tokens over all pairs; 0 where no answer has two tokens."""
+    """Return distinct pairs of adjacent tokens over all pairs; 0 if no answer has two tokens."""
     pairs = [pair for answer in answers for pair in pairwise(answer)]
     return len(set(pairs)) / max(len(pairs), 1)
 

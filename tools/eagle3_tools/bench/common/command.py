@@ -1,4 +1,4 @@
-"""The pair a study measures, and its record and exit status."""
+"""Load the pair that a study measures, write its record, choose its exit status."""
 
 import argparse
 import json
@@ -18,10 +18,7 @@ from serve.pair.program_cache import keep_compiled_programs
 
 
 def given_pair(flags: argparse.Namespace, *, vision: bool = False) -> LoadedPair:
-    """The pair of the flags, the embedded one where they name none, on their devices.
-
-    vision: see `load_pair`.
-    """
+    """Load the pair that the flags name (default: embedded); for `vision` see `load_pair`."""
     tokenizer = tokenizer_source(flags)
     model = target_directory(flags)
     if flags.model is None:
@@ -36,27 +33,27 @@ def given_pair(flags: argparse.Namespace, *, vision: bool = False) -> LoadedPair
 
 
 def target_directory(flags: argparse.Namespace) -> Path:
-    """The target of the flags, the embedded one where they name none."""
+    """Return the target directory that the flags name; the embedded target if they name none."""
     if flags.model is None:
         return demo_dirs(flags.demo)[0]
     return find_checkpoint(source_of(flags, flags.model, flags.revision))
 
 
 def finish(flags: argparse.Namespace, benchmark: str, found: Conditions, result: Any) -> int:
-    """Writes the record where the flags want it; 1 where what it promises does not hold."""
+    """Write the record if `--json` is given; return 1 if the result's `holds` is false."""
     if flags.json:
         write_record(flags.json, benchmark, found, result)
     return 0 if getattr(result, "holds", True) else 1
 
 
 def write_record(path: str | Path, benchmark: str, found: Conditions, record: Any) -> None:
-    """Writes a dataclass, the benchmark that made it and the conditions; infinities become null."""
+    """Write a dataclass, its benchmark's name and conditions as JSON; infinities become null."""
     fields = {"benchmark": benchmark, "conditions": asdict(found), **finite(asdict(record))}
     Path(path).write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def finite(value: Any) -> Any:
-    """JSON has neither infinities nor NaN."""
+    """Replace infinities and NaN, which JSON does not have, by None."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Conditions of a measurement (machine, load, versions), and pinning to a core."""
+"""Conditions of a measurement (machine, load, versions), and pinning to a CPU core."""
 
 import os
 import platform
@@ -16,10 +16,10 @@ PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "torch", "transforme
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a reader needs to judge or repeat a record.
+    """Conditions that a reader needs to judge or repeat a measurement.
 
-    pinned_core: the one core everything ran on, None when the scheduler was left free.
-    load_average: of the last minute, before the start: above 0.5 the figures are noise.
+    `pinned_core` is the one core that everything ran on, or None. `load_average` is that of the
+    minute before the start; above 0.5 the figures are noise.
     """
 
     date: str
@@ -32,7 +32,7 @@ class Conditions:
     versions: dict[str, str]
 
     def print_to(self, console: Console, repetitions: int) -> None:
-        """Where and when, in two lines."""
+        """Print machine and versions in two lines."""
         core = "not pinned" if self.pinned_core is None else f"pinned to core {self.pinned_core}"
         where = f"{self.cpu}, {self.cores} cores, {core}, load {self.load_average}"
         console.print(f"{where}, median of {repetitions}")
@@ -41,15 +41,15 @@ class Conditions:
 
 
 def allowed_cores() -> list[int]:
-    """The cores this process may use; empty where the system can't say."""
+    """Return the cores this process may use; empty if the system does not report them."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def pin(core: int | None) -> int | None:
-    """Keeps this process on one core, by default the last it may use; returns the core.
+    """Pin this process to one core, by default the last it may use, and return the core.
 
-    To be called before JAX and torch start their threads: both size their pools by it. Raises
-    ValueError for a core that is not this process's. Without effect where the system can't.
+    Call it before JAX and torch start their threads: both size their pools by it. It has no effect
+    on a system without affinity. Raises ValueError for a core that this process may not use.
     """
     allowed = allowed_cores()
     if not allowed:
@@ -63,10 +63,10 @@ def pin(core: int | None) -> int | None:
 
 
 def move_host(allowed: Sequence[int], device_core: int | None) -> int | None:
-    """Moves the calling thread off the device's core, where it may; returns its core.
+    """Move the calling thread off the device's core, if another is allowed; return its core.
 
-    To be called once JAX has started: its threads stay where they are. Then one core computes and
-    one schedules, which is what dispatching ahead is for.
+    Call it after JAX has started, whose threads stay where they are. One core then computes and one
+    schedules, as dispatching ahead needs.
     """
     others = [core for core in allowed if core != device_core]
     if device_core is None or not others:
@@ -76,7 +76,7 @@ def move_host(allowed: Sequence[int], device_core: int | None) -> int | None:
 
 
 def conditions(pinned_core: int | None = None) -> Conditions:
-    """The conditions now."""
+    """Return the current conditions."""
     return Conditions(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cpu=_cpu_model(),
@@ -90,9 +90,9 @@ def conditions(pinned_core: int | None = None) -> Conditions:
 
 
 def memory_mib(pid: int, name: str) -> float:
-    """VmRSS, what a process has in memory, or VmHWM, the most it ever had; 0 once it has ended.
+    """Return a process's VmRSS (resident) or VmHWM (peak resident) in MiB; 0 once it has ended.
 
-    Not ru_maxrss, which a child starts with its parent's value of.
+    ru_maxrss is no alternative: a child starts with its parent's value.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""Runs requests through an engine to their ends."""
+"""Run requests through an engine until they finish."""
 
 from collections.abc import Iterable
 
@@ -7,9 +7,9 @@ from serve.engine.messages import EngineLike
 
 
 def drive(engine: EngineLike, requests: Iterable[Request]) -> dict[str, CollectedOutput]:
-    """The answer of each request id. The engine must be warm.
+    """Return the output of each request by id. The engine must be warm.
 
-    Raises ValueError for synthetic acceptance: there is nothing to judge in its answers.
+    Raises ValueError for an engine with synthetic acceptance, whose answers cannot be judged.
     """
     if engine.stats().synthetic_acceptance_length is not None:
         raise ValueError("synthetic acceptance: the answers are not the model's, nothing to judge")

@@ -28,10 +28,10 @@ from eagle3_jax.speculative.widths import Widths
 
 
 class EnginePrograms:
-    """What `Engine` runs, without its scheduler and pages: prefills and rounds one by one.
+    """The programs of `Engine`, run one by one without its scheduler and page allocator.
 
-    target_leaves, draft_leaves: the models' arrays as programs take them; pair: what is static of
-    the models. state: the device's, which every program replaces.
+    `target_leaves` and `draft_leaves` are the models' arrays as programs take them, `pair` is their
+    static structure. Every program donates `state` and replaces it.
     """
 
     def __init__(self, target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> None:
@@ -47,20 +47,22 @@ class EnginePrograms:
     def compiled(
         self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None
     ) -> Callable[..., tuple[Any, ...]]:
-        """The program of this kind for inputs of these shapes: (target_leaves, draft_leaves, state,
-        *inputs) to (state, report, logprobs). The state is donated."""
+        """Compile a program for inputs of these shapes; it donates the state.
+
+        It maps (target_leaves, draft_leaves, state, *inputs) to (state, report, logprobs).
+        """
         shapes = shapes_of((self.target_leaves, self.draft_leaves, self.state, *inputs))
         return compile_program(kind, self.pair, *shapes, widths=widths)
 
     def run(self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None) -> Array:
-        """Runs a program on the state; returns the report that the host reads."""
+        """Run a program on the state and return the report that the host reads."""
         program = self.compiled(kind, *inputs, widths=widths)
         sent = jax.device_put(inputs, self._everywhere)
         self.state, report, _ = program(self.target_leaves, self.draft_leaves, self.state, *sent)
         return report
 
     def prefill_sequence(self, sequence: Sequence) -> None:
-        """Feeds the prompt of a sequence that has a slot and pages, chunk by chunk."""
+        """Prefill a sequence that has a slot and pages, chunk by chunk."""
         config, length = self.config, len(sequence.prefill_ids)
         drafts = config.num_speculative_tokens if self.draft else 0
         for start in range(0, length, config.prefill_chunk):
@@ -75,7 +77,7 @@ def place(
     config: EngineConfig,
     eos_token_ids: Collection[int] = (),
 ) -> Sequence:
-    """A sequence in its slot, with all the pages it could ever need."""
+    """Make a sequence in a slot, with pages for the whole context."""
     request = Request(f"{slot}", prompt, sampling)
     sequence = Sequence.of(request, eos_token_ids, config.max_model_len, None)
     sequence.slot, count = slot, config.pages_per_seq

@@ -1,4 +1,4 @@
-"""Flags that several studies share, and the checks of their values."""
+"""Flags that several studies share, and checks of their values."""
 
 import argparse
 from collections.abc import Collection, Mapping
@@ -24,19 +24,18 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
     "--core": {"type": int, "metavar": "N"},
 }
-"""Flags of several studies. --prompts: held-out ones."""
+"""Flags of several studies, as arguments of `add_argument`."""
 
 
 def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
-    """Adds a flag of SHARED; own: what the study says differently."""
+    """Add a flag of SHARED; `own` overrides its arguments."""
     parser.add_argument(name, **{**SHARED[name], **own})
 
 
 def add_pair_flags(
     parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
 ) -> None:
-    """The pair that is measured, the embedded one by default, and the record. draft: with --draft,
-    which the flags of speculation bring where there are these. load: and how it is loaded."""
+    """Add flags of the pair and the record; `draft` adds --draft, `load` those of loading."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
     if draft:
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
@@ -50,13 +49,12 @@ def add_pair_flags(
 
 
 def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
-    """For studies that measure no other pair."""
+    """Set the pair's flags for a study that measures the embedded pair only."""
     parser.set_defaults(demo=True, model=None, draft=None, tokenizer=None, tokenizer_revision=None)
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """ValueError where the pair is not complete, a count is below 1, devices can't be so many or
-    the method is not known. Sets `parallel` where a study has its flags."""
+    """Raise ValueError for a bad pair, count, device or method; set `parallel` from its flags."""
     check_demo(flags)
     if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
         flags.parallel = read_parallel_options(flags)
@@ -73,7 +71,7 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
 
 
 def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """As `check_flags`, for studies that measure nothing without drafts."""
+    """Run `check_flags` for a study that needs drafts, and refuse k = 0."""
     check_flags(flags, methods)
     if EngineConfig(num_speculative_tokens=flags.k).num_speculative_tokens == 0:
         raise ValueError(
@@ -82,7 +80,7 @@ def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupl
 
 
 def check_demo(flags: argparse.Namespace) -> None:
-    """ValueError where the embedded pair is asked for and another one named."""
+    """Raise ValueError if --demo is combined with another pair."""
     if flags.demo and (flags.model or flags.draft):
         raise ValueError("--demo brings its own pair; leave MODEL and --draft out")
 

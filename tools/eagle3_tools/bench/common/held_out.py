@@ -1,4 +1,4 @@
-"""The embedded corpus's held-out prompts as token ids."""
+"""Held-out prompts of the embedded corpus as token ids."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from serve.demo.corpus import CATEGORIES, Conversation, held_out_prompts
 
 @dataclass(frozen=True)
 class HeldOutPrompt:
-    """One held-out conversation, and its messages before the answer as the target reads them."""
+    """A held-out conversation, and the token ids of its messages before the answer."""
 
     category: str
     conversation: Conversation
@@ -16,7 +16,7 @@ class HeldOutPrompt:
 
 
 def held_out(tokenizer: Tokenizer, per_category: int) -> list[HeldOutPrompt]:
-    """The first prompts of every category that pose different problems, category by category."""
+    """Return the first `per_category` prompts of every category that pose different problems."""
     return [
         HeldOutPrompt(name, c, tokenizer.encode_chat(c.prompt, tools=list(c.tools) or None))
         for name in CATEGORIES
@@ -25,7 +25,7 @@ def held_out(tokenizer: Tokenizer, per_category: int) -> list[HeldOutPrompt]:
 
 
 def user_prompts(per_category: int) -> list[str]:
-    """What the first user of each held-out conversation says."""
+    """Return the first user message of each held-out conversation."""
     conversations = (c for name in CATEGORIES for c in held_out_prompts(name, per_category))
     return [
         next(m["content"] for m in conversation.prompt if m["role"] == "user")

@@ -1,4 +1,4 @@
-"""Repeated measurements: all sides in turn; median, best and worst of each."""
+"""Repeated measurements with alternating sides; median, best and worst of each."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +11,7 @@ Turn = TypeVar("Turn")
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds (or another unit where said) of `count` repetitions; best is the smallest, of rates
-    the largest."""
+    """Statistics of samples, mostly seconds; `best` is the smallest, or the largest for rates."""
 
     median: float
     best: float
@@ -21,7 +20,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float], *, rates: bool = False) -> "Spread":
-        """Raises ValueError without samples."""
+        """Compute the statistics; raise ValueError without samples."""
         if not samples:
             raise ValueError("a spread needs at least one sample")
         ends = min(samples), max(samples)
@@ -30,12 +29,12 @@ class Spread:
 
     @property
     def milliseconds(self) -> str:
-        """Median and best, in words."""
+        """Median and best in milliseconds, as text."""
         return f"{self.median * 1e3:.2f} (best {self.best * 1e3:.2f})"
 
 
 def in_turn(sides: Iterable[Turn], repetitions: int) -> Iterator[Turn]:
-    """All sides so often; each time another begins."""
+    """Yield all sides `repetitions` times, each time beginning with another side."""
     order = deque(sides)
     for _ in range(repetitions):
         yield from tuple(order)

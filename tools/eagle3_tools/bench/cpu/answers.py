@@ -1,4 +1,4 @@
-"""Tokens a second of whole answers through one engine, prefill included."""
+"""Throughput of whole answers through one engine, in tokens per second, prefill included."""
 
 import time
 from collections.abc import Sequence
@@ -15,12 +15,11 @@ MAX_TOKENS = 160
 
 @dataclass(frozen=True)
 class AnswerSpeed:
-    """Greedy answers to the same prompts with and without drafts, in turn.
+    """Throughput of greedy answers to the same prompts with and without drafts, alternating.
 
-    tokens_per_s, plain_tokens_per_s: kept tokens of all answers over the seconds they took.
-    speedup: the first over the second, within a repetition. kept_length: tokens a round gave to
-    its answer, which is the EOS-corrected accept length of docs/metrics.md; the raw one counts
-    drafts behind an answer's end too. Every spread is of rates: its best is the largest.
+    All spreads are of rates (best is the largest), in kept tokens per second; `speedup` is within a
+    repetition. `kept_length`, the tokens that a round adds to its answer, is the EOS-corrected
+    accept length of docs/metrics.md. The raw one also counts drafts after an answer's end.
     """
 
     prompts: int
@@ -32,7 +31,7 @@ class AnswerSpeed:
 
     @classmethod
     def of(cls, run: "AnswerRun", plain: "AnswerRun") -> "AnswerSpeed":
-        """Both are compared run by run; the first of each does not count."""
+        """Compare both run by run; the first run of each does not count."""
         rates, others = run.rates[1:], plain.rates[1:]
         speedups = [a / b for a, b in zip(rates, others, strict=True)]
         return cls(
@@ -46,13 +45,12 @@ class AnswerSpeed:
 
 
 class AnswerRun:
-    """All prompts through a warm engine, as many at a time as it has slots. rates: tokens a second
-    of all runs."""
+    """All prompts through a warm engine with all its slots; `rates` has tokens/s of every run."""
 
     def __init__(
         self, pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]]
     ) -> None:
-        # The same prompts again and again: found in the cache they would cost no prefill.
+        # The prompts repeat: with prefix caching they would cost no prefill.
         config = replace(config, enable_prefix_caching=False)
         self._engine = Engine(pair.target, pair.draft, config, eos_token_ids=pair.eos_token_ids)
         self._engine.warmup()
@@ -61,7 +59,7 @@ class AnswerRun:
         self.prompts, self.tokens, self.rates = len(self._requests), 0, list[float]()
 
     def tokens_per_s(self) -> float:
-        """Of one run."""
+        """Run all prompts once and return the tokens per second."""
         start = time.perf_counter()
         answers = drive(self._engine, self._requests)
         elapsed = time.perf_counter() - start
@@ -70,5 +68,5 @@ class AnswerRun:
 
     @property
     def kept_length(self) -> float:
-        """1 without drafts."""
+        """The EOS-corrected accept length; 1 without drafts."""
         return self._engine.stats().accept_length_eos_corrected or 1.0

@@ -1,4 +1,4 @@
-"""How fast this thread reads memory: what the byte floor is divided by."""
+"""Memory read bandwidth of this thread, by which the byte floor is divided."""
 
 import time
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 SIZE = 8192
-"""Rows and columns: 256 MiB of float32, far more than any cache keeps."""
+"""Rows and columns of a matrix of 256 MiB in float32, far more than any cache holds."""
 
 
 class ReadBandwidth:
-    """A float32 matrix-vector product, the fastest plain read that XLA's CPU backend does."""
+    """A float32 matrix-vector product, the fastest plain read of XLA's CPU backend."""
 
     def __init__(self, size: int = SIZE) -> None:
         self._matrix = jnp.ones((size, size), jnp.float32)
@@ -19,7 +19,7 @@ class ReadBandwidth:
         self.sample()
 
     def sample(self) -> float:
-        """Bytes a second of one pass over the matrix."""
+        """Return the bytes per second of one pass over the matrix."""
         start = time.perf_counter()
         self._multiply(self._vector, self._matrix).block_until_ready()
         return self._matrix.nbytes / (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""The bytes that one decode step must read: what bounds plain decoding of a small batch."""
+"""The bytes that one decode step must read, which bound plain decoding of a small batch."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True)
 class ByteFloor:
-    """Bytes one step reads at least, each weight and each cached row once.
+    """The fewest bytes one step reads: each weight and each cached row once.
 
-    distinct_experts: routed experts a MoE layer reads, on average.
+    `distinct_experts` is the mean number of routed experts that a MoE layer reads.
     """
 
     weight_bytes: int
@@ -25,17 +25,17 @@ class ByteFloor:
         return self.weight_bytes + self.kv_bytes
 
     def seconds(self, bandwidth: float) -> float:
-        """The least time of a step at `bandwidth` bytes a second."""
+        """Return the shortest time of a step at `bandwidth` bytes per second."""
         return self.total / bandwidth
 
 
 def byte_floor(
     target: KimiTarget, *, batch: int, context: float, distinct_experts: float
 ) -> ByteFloor:
-    """The floor of a step of `batch` sequences with `context` cached tokens each, on average.
+    """Compute the floor of a step of `batch` sequences with `context` cached tokens on average.
 
-    Every step reads all weights but those of the embedding, of which it reads a row a sequence, and
-    of the routed experts that no row chose. An abstract target will do.
+    A step reads all weights except the embedding, of which it reads one row per sequence, and the
+    routed experts that no row chose. An abstract target is sufficient.
     """
     config = target.config
     sizes = {path: one.get_value().size for path, one in named_variables(target).items()}

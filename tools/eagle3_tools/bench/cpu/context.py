@@ -1,4 +1,4 @@
-"""A round's cost against the length of its context: attention's, and what should stay as it is."""
+"""Measure a round's time against its context length: attention, and the rest."""
 
 import random
 import tempfile
@@ -23,18 +23,17 @@ from serve.pair.notices import Say
 POSITIONS = 262_144
 CONTEXTS = (1024, 4096, 16_384, 65_536, POSITIONS)
 DRAFTS, ROUNDS, PROFILED = 3, 8, 4
-"""k; rounds that are timed, and under the profiler, which writes for each chunk of keys."""
+"""k; timed rounds; and rounds under the profiler, which writes an event per chunk of keys."""
 CACHE_BYTES = 128 << 20
-"""More than a CPU's caches hold: a long attention leaves nothing else in them."""
+"""More than the caches of a CPU hold, because a long attention evicts everything else."""
 
 
 @dataclass(frozen=True)
 class ContextResult:
-    """A round of one sequence of this length, in seconds.
+    """Times of a round of one sequence of this length, in seconds.
 
-    step: Engine.step() in its steady state. host: the part of it that Python's thread computed.
-    attention, rest: the device's operations, under the profiler. All but step of rounds that find
-    cold caches, as those after a long attention do.
+    `step` is Engine.step() in steady state. The others have cold caches, as after a long attention:
+    `host` is CPU time of the Python thread, `attention` and `rest` are profiled device operations.
     """
 
     context: int
@@ -45,7 +44,7 @@ class ContextResult:
 
 
 class LongEngine(Engine):
-    """An engine of 262,144 positions for one sequence, which it need not prefill."""
+    """An engine for one sequence of up to 262,144 positions that needs no prefill."""
 
     def __init__(self, pair: LoadedPair) -> None:
         config = EngineConfig(DRAFTS, POSITIONS, 1, enable_structured_outputs=False)
@@ -53,8 +52,7 @@ class LongEngine(Engine):
         self.warmup()
 
     def begin(self, length: int, seed: int) -> None:
-        """Starts a sequence of random tokens, all but its last page as if found in the prefix
-        cache: rows of zeros, which attention takes as long for as for any."""
+        """Start a random sequence; all but its last page is found in the cache as rows of zeros."""
         rng, config = random.Random(seed), self.config
         prompt = [rng.randrange(self._vocab_size) for _ in range(length)]
         request = Request("long", prompt, ENDLESS)
@@ -69,20 +67,20 @@ class LongEngine(Engine):
             pass
 
     def end(self) -> None:
-        """Cancels it and reads what is under way."""
+        """Cancel the sequence and read the rounds in flight."""
         self.cancel("long")
         while self.has_work:
             self.step()
 
     @property
     def round_scopes(self) -> Mapping[str, str]:
-        """Instructions of the compiled round, and the parts of it that they belong to."""
+        """Instruction of the compiled round -> its part of the round."""
         program = self._runner.executor.compiled[Program(ProgramKind.ROUND, 1)]
         return scopes_of(program.as_text())  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def compare_contexts(pair: LoadedPair, repetitions: int, say: Say) -> list[ContextResult]:
-    """A result for each of CONTEXTS, which no round goes beyond; first samples do not count."""
+    """Return a result for each of CONTEXTS, which no round exceeds; first samples do not count."""
     engine, results = LongEngine(pair), []
     scopes, most = engine.round_scopes, 4 + 2 * ROUNDS + PROFILED
     for context in CONTEXTS:
@@ -103,7 +101,7 @@ def compare_contexts(pair: LoadedPair, repetitions: int, say: Say) -> list[Conte
 
 
 def _time_steps(engine: Engine) -> float:
-    """Seconds of a step."""
+    """Return the mean seconds of a step."""
     start = time.perf_counter()
     for _ in range(ROUNDS):
         engine.step()
@@ -111,7 +109,7 @@ def _time_steps(engine: Engine) -> float:
 
 
 def _time_host(engine: Engine) -> float:
-    """Seconds of this thread's core for a step."""
+    """Return the median CPU seconds of this thread in a step."""
     times = []
     for _ in range(ROUNDS):
         _fill_caches()
@@ -126,7 +124,7 @@ def _fill_caches() -> None:
 
 
 def _profile(engine: Engine, scopes: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds a round of attention over the cache, and of all other operations."""
+    """Return seconds per round of attention over the cache, and of all other operations."""
     with tempfile.TemporaryDirectory() as directory:
         with jax.profiler.trace(directory):
             for _ in range(PROFILED):
@@ -144,7 +142,7 @@ def _profile(engine: Engine, scopes: Mapping[str, str]) -> tuple[float, float]:
 
 
 def split_time(events: Iterable[Event], scopes: Mapping[str, str]) -> tuple[float, float]:
-    """Nanoseconds of attention over the cache, with what runs inside, and of all else."""
+    """Return nanoseconds of attention over the cache, nested events included, and of the rest."""
     attention = whole = attention_end = whole_end = 0.0
     for event in sorted(events, key=lambda e: (e.start, -e.duration)):
         if event.start >= whole_end:

@@ -33,11 +33,11 @@ KIMI_108M = KimiConfig(
 
 
 def random_target(config: KimiConfig = KIMI_108M, seed: int = 0) -> KimiTarget:
-    """Weights from N(0, 0.02^2), float32: what transformers initialises with too."""
+    """Make a float32 target with weights from N(0, 0.02^2), as transformers initialises."""
     return KimiTarget(config, rngs=nnx.Rngs(seed), dtype=jnp.float32)
 
 
 def random_prompts(count: int, length: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
-    """`count` prompts of `length` ids."""
+    """Return `count` random prompts of `length` ids."""
     rng = random.Random(seed)
     return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]

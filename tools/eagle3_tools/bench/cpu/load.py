@@ -1,8 +1,8 @@
-"""How fast a target's published files become device arrays, beside a plain read of the same bytes.
+"""Compare the time to load a published target with a plain read of the same bytes.
 
-Cold: the kernel is asked to drop the files' pages before; warm: they were just read. A plain read
-goes through all files once into one block of host memory. All are repeated in turn, so that other
-work on the machine slows each of them.
+Cold: the kernel is asked to drop the files' pages before. Warm: the files were just read. A plain
+read goes through all files once into one block of host memory. All are repeated in turn, so that
+other work on the machine slows each of them.
 """
 
 import os
@@ -24,7 +24,7 @@ BLOCK = 16 * MIB
 
 @dataclass(frozen=True)
 class LoadResult:
-    """MiB/s of the files' bytes, each run; plain_* of the reads beside them."""
+    """MiB/s of the files' bytes in each run; `plain_*` of the plain reads."""
 
     mib: float
     cold: list[float]
@@ -34,20 +34,20 @@ class LoadResult:
 
 
 def measure_load(model: Path, repetitions: int) -> LoadResult:
-    """Of a directory of safetensors files; ValueError for one without."""
+    """Measure a directory of safetensors files; raise ValueError if it has none."""
     files = sorted(model.glob("*.safetensors"))
     if not files:
         raise ValueError(f"expected a published checkpoint; {model} has no safetensors file")
     mib = sum(file.stat().st_size for file in files) / MIB
 
     def load() -> None:
-        # Filling waits for each parameter.
+        # `load_target` waits for each parameter.
         load_target(model)
 
     plain = partial(_read, files)
     ways = [(work, cold) for cold in (True, False) for work in (load, plain)]
     rates: list[list[float]] = [[] for _ in ways]
-    load()  # What is compiled for once is no part of it.
+    load()  # Compile outside the measurement.
     for _ in range(repetitions):
         for (work, cold), found in zip(ways, rates, strict=True):
             found.append(mib / _seconds(work, files, cold=cold))
@@ -55,7 +55,7 @@ def measure_load(model: Path, repetitions: int) -> LoadResult:
 
 
 def print_load(console: Console, result: LoadResult) -> None:
-    """A row for cold and warm: medians, and the share of a plain read."""
+    """Print a row for cold and one for warm: medians, and the ratio to a plain read."""
     columns = ("", "loaded MiB/s", "plain read MiB/s", "share")
     table = text_table(f"Loading {result.mib:.0f} MiB", columns, ("",))
     both = {"cold": (result.cold, result.plain_cold), "warm": (result.warm, result.plain_warm)}
@@ -84,7 +84,7 @@ def _read(files: Sequence[Path]) -> None:
 
 
 def _forget(files: Sequence[Path]) -> None:
-    """Files that nobody has changed lately: pages that are not written yet stay."""
+    """Ask the kernel to drop the files' pages. Pages that are not written back yet stay."""
     for path in files:
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -26,14 +26,14 @@ SCOPES = {
     "target_layer": "other products and norms of layers",
     "verify": "head, sampling and commit",
 }
-"""Scopes of the round, the inner before the outer, and what they are called here."""
+"""Scopes of the round, inner before outer, and their names in tables."""
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$", re.MULTILINE)
 SOURCE = re.compile(r'op_name="([^"]*)"')
 
 
 @dataclass(frozen=True)
 class OperationTime:
-    """Microseconds of one step, without what runs inside; count: how often it runs a step."""
+    """Microseconds per step without nested operations; `count` is the number of runs per step."""
 
     name: str
     microseconds: float
@@ -41,7 +41,7 @@ class OperationTime:
 
 
 class Event(NamedTuple):
-    """One event of a thread, times in nanoseconds."""
+    """One profiler event of a thread, times in nanoseconds."""
 
     name: str
     start: float
@@ -51,9 +51,9 @@ class Event(NamedTuple):
 def profile_steps(
     target: KimiTarget, prompts: Sequence[Sequence[int]], context: int, steps: int
 ) -> list[OperationTime]:
-    """Plain greedy decoding of these prompts under the profiler, the longest operations first.
+    """Profile plain greedy decoding of these prompts; return the longest operations first.
 
-    The profiler makes a step slower by what it writes for each event: read shares.
+    Use the shares only: the profiler slows a step by writing an event for each operation.
     """
     batch = len(prompts)
     config = EngineConfig(0, context, batch, batch_buckets=(batch,))
@@ -79,9 +79,9 @@ def profile_steps(
 
 
 def scopes_of(program: str) -> Mapping[str, str]:
-    """Each instruction of a compiled program -> what SCOPES calls its part of the round.
+    """Map each instruction of a compiled program to its name in SCOPES, or "other".
 
-    A product that XLA made has no source of its own: it belongs to what reads its result.
+    A product that XLA created has no source; it counts for the instruction that reads its result.
     """
     lines = dict(INSTRUCTION.findall(program))
     found = {name: _scope(line) for name, line in lines.items()}
@@ -108,10 +108,10 @@ def add_own_times(
     times: Counter[str],
     counts: Counter[str],
 ) -> None:
-    """Adds a thread's events to both: durations less those of the events inside.
+    """Add a thread's events to `times` and `counts`, each without its nested events.
 
-    What is no instruction of the program is XLA's own: starting operations, waiting for them. The
-    wait of a whole program is left out.
+    Events that are no instruction of the program are XLA's own: starting and awaiting operations.
+    The wait for a whole program is left out.
     """
     under_way: list[tuple[str, float]] = []
     for event in sorted(events, key=lambda e: (e.start, -e.duration)):

@@ -1,12 +1,12 @@
-"""The round's two phases as programs of their own, and chains of them on the states of one run.
+"""Time the phases of a round (propose, verify) as separate programs.
 
-A chain is dispatched back to back and awaited once, so that its time is the device's. The states
-come from a first walk through the same rounds: each phase then sees, round by round, exactly what
-it saw there, and routes to the same experts.
+Programs are dispatched in a chain and awaited once, so that the time is the device's. A first walk
+through the same rounds records their states. Each phase then gets the same inputs round by round,
+and routes to the same experts.
 
-A phase in a chain of its own finds its weights in cache, where in a round the other phase's have
-just been: for a small pair the two chains add up to less than any round can take. So there is also
-a chain in which the two programs take turns.
+A phase in its own chain finds its weights in cache, whereas in a round the other phase has evicted
+them. For a small pair the two chains therefore take less than any round can. A further chain
+alternates the two programs.
 """
 
 import time
@@ -34,11 +34,11 @@ from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
-"""Greedy, and nothing but the context's end stops it."""
+"""Greedy sampling that only the end of the context stops."""
 
 
 class Recorded(NamedTuple):
-    """What one round of the first walk began with, and what its draft proposed."""
+    """Slots at the beginning of a round of the recorded walk, and its draft tokens."""
 
     slots: SlotRows
     draft_ids: Array
@@ -47,8 +47,8 @@ class Recorded(NamedTuple):
 class PhaseChains:
     """Chains of `rounds` rounds of one pair, k and batch, after the prefill of `prompts`.
 
-    walk: what each round of the recorded walk began with; empty without a draft.
-    Raises ValueError when the rounds could reach the end of the context.
+    `walk` has the recorded rounds; it is empty without a draft. Raises ValueError if the rounds
+    could reach the end of the context.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class PhaseChains:
 
     @property
     def program_text(self) -> str:
-        """The compiled round, as XLA writes it."""
+        """HLO text of the compiled round."""
         return self._round.as_text()  # pyright: ignore[reportFunctionMemberAccess]
 
     def time_round(self) -> float:
-        """Seconds of one whole round."""
+        """Return the seconds of one whole round."""
         weights = self._programs.target_leaves, self._programs.draft_leaves
         state, report = _copy(self._programs.state), None
         start = time.perf_counter()
@@ -92,7 +92,7 @@ class PhaseChains:
         return self._seconds_each(start, report)
 
     def time_phases(self) -> float:
-        """Seconds of drafting and verifying as two programs that take turns; needs a draft."""
+        """Return the seconds of a round as two alternating programs; needs a draft."""
         state, report = _copy(self._programs.state), None
         start = time.perf_counter()
         for _ in self.walk:
@@ -100,7 +100,7 @@ class PhaseChains:
         return self._seconds_each(start, report)
 
     def time_propose(self) -> float:
-        """Seconds of one round's drafting; needs a draft."""
+        """Return the seconds of one round's propose; needs a draft."""
         state, draft_ids = _copy(self._programs.state), None
         start = time.perf_counter()
         for recorded in self.walk:
@@ -108,7 +108,7 @@ class PhaseChains:
         return self._seconds_each(start, draft_ids)
 
     def time_verify(self) -> float:
-        """Seconds of one round's target pass, decision and commit; needs a draft."""
+        """Return the seconds of one round's target pass, decision and commit; needs a draft."""
         state, report = _copy(self._programs.state), None
         start = time.perf_counter()
         for recorded in self.walk:
@@ -120,7 +120,7 @@ class PhaseChains:
         return (time.perf_counter() - start) / self._rounds
 
     def _record(self) -> list[Recorded]:
-        """Walks the rounds phase by phase."""
+        """Walk the rounds phase by phase and record them."""
         state, walk = _copy(self._programs.state), []
         for _ in range(self._rounds):
             slots = _copy(state.slots)
@@ -129,7 +129,7 @@ class PhaseChains:
         return walk
 
     def _step_by_step(self, state: DecodeState) -> tuple[DecodeState, tuple[Array, Array]]:
-        """One round as two programs; returns what was proposed and the report, too."""
+        """Run one round as two programs; return the state, the draft ids and the report."""
         state, draft_ids = self._draft(state)
         state, report = self._decide(state, draft_ids)
         return state, (draft_ids, report)
@@ -174,5 +174,5 @@ def _verify(
 
 
 def _copy(tree: Any) -> Any:
-    """Arrays of their own, for a program to consume."""
+    """Copy arrays, so that a program may consume (donate) the copies."""
     return jax.block_until_ready(jax.tree.map(jnp.copy, tree))

@@ -1,4 +1,4 @@
-"""Plain decoding through the engine against transformers' generate: same weights, in turn."""
+"""Compare plain decoding with transformers' generate: same weights, alternating runs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ CONTEXT = 256
 
 @dataclass(frozen=True)
 class Lengths:
-    """New tokens of the two runs whose difference is free of prefill."""
+    """New tokens of the two runs; their difference excludes prefill."""
 
     short: int = 16
     long: int = 112
@@ -39,8 +39,8 @@ class Lengths:
 class StepTimes:
     """Times of the engine or of a peer.
 
-    step_s: one decode step of the whole batch, prefill excluded; its best is the difference of the
-    best runs. end_to_end_s: prefill and all tokens of the long run.
+    `step_s` is a decode step of the batch, prefill excluded; its best is the difference of the best
+    runs. `end_to_end_s` is prefill and all tokens of the long run.
     """
 
     step_s: Spread
@@ -49,9 +49,9 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class PeerTimes:
-    """One peer. ratio_*: its time over the engine's: above 1 the engine is faster.
+    """Times of one peer. `ratio_*` is its time over the engine's: above 1 the engine is faster.
 
-    identical: sequences of the batch whose tokens were the engine's, all of them.
+    `identical` counts the sequences of the batch with exactly the engine's tokens.
     """
 
     times: StepTimes
@@ -64,7 +64,7 @@ class PeerTimes:
 
 @dataclass(frozen=True)
 class PlainResult:
-    """One batch size, the engine and all peers; the fastest by its median step is *the* peer."""
+    """One batch size: the engine and all peers. `fastest_peer` has the smallest median step."""
 
     batch: int
     prompt_length: int
@@ -80,17 +80,17 @@ class PlainResult:
 
 
 class PlainEngine:
-    """Greedy plain decoding by one warm engine of one batch size."""
+    """Greedy plain decoding by a warm engine of one batch size."""
 
     def __init__(self, target: KimiTarget, batch: int) -> None:
         buckets = (batch,)
-        # The same prompts again and again, and the peers run them every time.
+        # The prompts repeat, and the peers prefill them every time.
         config = EngineConfig(0, CONTEXT, batch, batch_buckets=buckets, enable_prefix_caching=False)
         self._engine = Engine(target, None, config, eos_token_ids=())
         self._engine.warmup()
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """Exactly `new_tokens` greedy tokens for each prompt."""
+        """Return exactly `new_tokens` greedy tokens for each prompt."""
         sampling = SamplingParams(temperature=0, max_tokens=new_tokens, seed=0)
         requests = [Request(str(i), list(p), sampling) for i, p in enumerate(prompts)]
         answers = drive(self._engine, requests)
@@ -105,7 +105,7 @@ def compare_plain(
     repetitions: int,
     lengths: Lengths = Lengths(),
 ) -> PlainResult:
-    """Times engine and peers in turn, `repetitions` times; the first run of each is not counted."""
+    """Time engine and peers in turn, `repetitions` times, after an uncounted first run of each."""
     prompts = random_prompts(batch, PROMPT_LENGTH, target.config.vocab_size)
     sides: dict[str, Generate] = {ENGINE: PlainEngine(target, batch).generate}
     sides |= {name: peer.generate for name, peer in peers.items()}
@@ -167,9 +167,9 @@ def _step_times(
 
 
 def step_spread(short: Sequence[float], long: Sequence[float], steps: int) -> Spread:
-    """Seconds a step: differences within a repetition; best from the best runs of either length.
+    """Return seconds per step from differences of long and short runs within a repetition.
 
-    The best difference would reward a slow short run.
+    The best comes from the best runs, because the best difference would reward a slow short run.
     """
     differences = [(b - a) / steps for a, b in zip(short, long, strict=True)]
     spread = Spread.of(differences)
@@ -183,7 +183,7 @@ def _floor(
     answers: list[list[int]],
     lengths: Lengths,
 ) -> ByteFloor:
-    """The floor of the timed steps: their own routing and mean context."""
+    """Return the floor of the timed steps, from their own routing and mean context."""
     whole = jnp.asarray([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
     scores = np.asarray(router_scores(target, whole))[:, :, PROMPT_LENGTH + lengths.short :]
     distinct = mean_distinct_experts(scores, target.config.num_experts_per_tok)

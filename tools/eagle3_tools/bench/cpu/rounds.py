@@ -1,4 +1,4 @@
-"""The speculative round against what its phases predict, and the host's share of it."""
+"""Compare the speculative round with the sum of its phases, and measure host overhead."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ CONTEXT = 512
 class RoundTimes:
     """Seconds of a round of the whole batch.
 
-    fused: the round's program, bare. phases: propose and verify as two programs that take turns;
-    propose, verify: each in a chain of its own, its weights warm in cache. None for plain decoding.
-    engine: Engine.step() in its steady state.
+    `fused` is the round's program alone, `engine` is Engine.step() in steady state. `phases` is
+    propose and verify as two alternating programs; `propose` and `verify` are each in their own
+    chain, with weights in cache. The last three are None for plain decoding.
     """
 
     fused: Spread
@@ -31,18 +31,17 @@ class RoundTimes:
 
     @property
     def host_share(self) -> float:
-        """The part of the engine's round that is not the bare program's."""
+        """The fraction of the engine's round outside the round's program."""
         return 1 - self.fused.median / self.engine.median
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One k and batch size.
+    """Result of one k and batch size.
 
-    prediction_share: phases over the engine's round; 1 when the round adds nothing to its phases.
-    warm_prediction_share: the same with propose + verify, each timed in a chain of its own.
-    break_even: the tokens a round must give its answer to pay: phases / decode.
-    answers: what it comes to, in tokens over time.
+    `prediction_share` is `phases` over the engine's round: 1 if the round adds nothing to its
+    phases. `warm_prediction_share` is the same for propose + verify. `break_even` is the number of
+    tokens that a round must add to its answer to pay off: phases / decode.
     """
 
     num_speculative_tokens: int
@@ -71,7 +70,7 @@ class SteadyEngine:
         self._requests = [Request(f"{i}", list(p), ENDLESS) for i, p in enumerate(prompts)]
 
     def time_step(self, rounds: int) -> float:
-        """Seconds of a step once all sequences run; each dispatches one round and reads one."""
+        """Return the seconds of a step while all sequences run: one dispatch and one read each."""
         for request in self._requests:
             self._engine.add(request)
         begun: set[str] = set()
@@ -89,7 +88,7 @@ class SteadyEngine:
 
 
 class RoundPrograms:
-    """All programs of one k and batch, and the times they took so far."""
+    """All programs of one k and batch, and their times so far."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class RoundPrograms:
         self._samples: dict[str, list[float]] = {}
 
     def sample(self) -> None:
-        """Times everything once."""
+        """Time everything once."""
         times = {name: measure() for name, measure in self._phases.items()}
         times["engine"] = self._engine.time_step(self._rounds)
         for name, seconds in times.items():
@@ -123,7 +122,7 @@ class RoundPrograms:
         self.answers.rates.append(self.answers.tokens_per_s())
 
     def times(self) -> RoundTimes:
-        """What was measured; the first sample does not count."""
+        """Return the measured times without the first sample."""
         return RoundTimes(**{name: Spread.of(s[1:]) for name, s in self._samples.items()})
 
 
@@ -136,9 +135,9 @@ def compare_rounds(
     repetitions: int,
     rounds: int = 24,
 ) -> list[RoundResult]:
-    """A result for every k in `accept`, the batch being `prompts`; all is timed in turn.
+    """Return a result for every k in `accept` with the batch `prompts`, all timed in turn.
 
-    to_answer: prompts that are answered to their ends, as many at a time.
+    Prompts in `to_answer` are answered to their ends, as many at a time.
     """
     programs = {k: RoundPrograms(pair, k, prompts, rounds, to_answer) for k in (0, *accept)}
     for _ in range(1 + repetitions):
@@ -161,7 +160,7 @@ def round_result(
     accept: AcceptRow,
     answers: AnswerSpeed,
 ) -> RoundResult:
-    """The ratios of medians."""
+    """Compute the ratios of medians."""
     assert times.phases and times.propose and times.verify, "a speculative round has phases"
     phases, warm = times.phases.median, times.propose.median + times.verify.median
     return RoundResult(

@@ -1,4 +1,4 @@
-"""MoonViT beside transformers' tower: blocks of the released widths, one picture, one thread."""
+"""Compare MoonViT with transformers' tower: blocks of released widths, one image, one thread."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from eagle3_jax.vision.packing import pack
 from eagle3_tools.bench.common.spread import Spread, in_turn
 
 LAYERS = 4
-"""Of the released 27: all blocks cost the same, and two copies of 27 need 3.3 GB."""
+"""Blocks instead of the released 27: all cost the same, and two copies of 27 need 3.3 GB."""
 SIDES = (224, 448)
-"""Pixels of square pictures."""
+"""Side lengths of the square images in pixels."""
 PRODUCT = 2048
 TOWER = VisionConfig(
     hidden_size=1152,
@@ -41,8 +41,10 @@ TOWER = VisionConfig(
 
 @dataclass(frozen=True)
 class TowerResult:
-    """patches: of the picture. ours, peer: seconds of `layers` blocks with embedding and last norm.
-    flops: that these need. flops_per_s: of one float32 product of 2048 x 2048 in the same run."""
+    """Seconds of `layers` blocks with embedding and last norm for one image, ours and the peer's.
+
+    `flops` is the work of such a pass, `flops_per_s` the rate of a float32 product of 2048 x 2048.
+    """
 
     patches: int
     layers: int
@@ -58,12 +60,12 @@ class TowerResult:
 
     @property
     def floor_share(self) -> float:
-        """The time of the arithmetic alone over ours."""
+        """The fraction of our time that the arithmetic alone would take."""
         return self.flops / self.flops_per_s.median / self.ours.median
 
 
 def compare_towers(repetitions: int, config: VisionConfig = TOWER) -> list[TowerResult]:
-    """Both towers on the same pictures in turn; ImportError without torch."""
+    """Time both towers on the same images, alternating; raise ImportError without torch."""
     product = _product()
     results = []
     for side in SIDES:
@@ -85,7 +87,7 @@ def compare_towers(repetitions: int, config: VisionConfig = TOWER) -> list[Tower
 
 
 def flops_of(config: VisionConfig, patches: int) -> int:
-    """Of the products of one picture: weights, scores and their sums of values."""
+    """Count the FLOPs of one image: products with weights, attention scores, weighted values."""
     hidden, wide = config.hidden_size, config.intermediate_size
     weights = hidden * (4 * hidden + 2 * wide)
     embedding = 3 * config.patch_size**2 * hidden

@@ -1,7 +1,7 @@
 """The same weights in transformers' DeepseekV3, generating greedily with torch on one thread.
 
-Two peers: `generate` as it comes, and the strongest that transformers documents for a CPU: a static
-cache, the forward pass through torch.compile and the experts as batched products.
+There are two peers: `generate` with its defaults, and the fastest that transformers documents for a
+CPU: a static cache, the forward pass through torch.compile, the experts as batched products.
 """
 
 import json
@@ -23,8 +23,7 @@ from eagle3_jax.models.kimi import KimiTarget
 
 
 class TransformersPeer:
-    """compiled: the second of the two, which needs a C++ compiler. Raises ImportError without
-    torch."""
+    """A peer with the target's weights; `compiled` is the faster, which needs a C++ compiler."""
 
     def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
         require_transformers()
@@ -44,7 +43,7 @@ class TransformersPeer:
             self._options = {"cache_implementation": "static"}
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """Exactly `new_tokens` greedy tokens for each prompt; prompts must have one length."""
+        """Return exactly `new_tokens` greedy tokens for each prompt; prompts have one length."""
         inputs = self._torch.tensor(prompts)
         with self._torch.inference_mode():
             output = self._model.generate(
@@ -59,7 +58,7 @@ class TransformersPeer:
 
 
 def need_compiler(which: Callable[[str], str | None] = shutil.which) -> None:
-    """Raises OSError where there is no C++ compiler for torch.compile."""
+    """Raise OSError if there is no C++ compiler for torch.compile."""
     if which("g++") is None:
         raise OSError(
             "the compiled peer runs through torch.compile, which needs a C++ compiler: install "
@@ -68,7 +67,7 @@ def need_compiler(which: Callable[[str], str | None] = shutil.which) -> None:
 
 
 def _write_deepseek(target: KimiTarget, directory: Path) -> None:
-    """A bare DeepSeek-V3 checkpoint, float32."""
+    """Write a minimal DeepSeek-V3 checkpoint in float32."""
     rules, single = kimi_rules(target.config), np.dtype(np.float32)
     tensors = saved_tensors(rules, shapes_of(target), host_reader(target), single)
     write_tensors(directory / SINGLE_FILE, tensors)

@@ -1,1 +1,1 @@
-"""Parts of eagle3-bench doctor: what is looked at on a node, and what each look found."""
+"""Checks of `eagle3-bench doctor` on one machine, and their findings."""

@@ -1,4 +1,4 @@
-"""An all-reduce whose bits are known: sums of integers that are exact in any order."""
+"""Check all-reduces with integers, whose sums are exact in any order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from eagle3_tools.bench.doctor.findings import Finding, numbered
 from eagle3_tools.bench.doctor.workers import Work, each
 
 ELEMENTS = (7168, 64 * 7168, 1 << 22)
-"""A row of Kimi-K2.5, a step's rows, and as much as large messages have: paths of libraries."""
+"""A row of Kimi-K2.5, the rows of a step, and a large message: libraries take other paths."""
 LARGEST_SUM = 256
-"""Integers up to here are exact in bfloat16."""
+"""Largest sum: integers up to here are exact in bfloat16."""
 
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The job: groups of `size` neighbouring devices add up, all groups at once.
+    """Job that all-reduces over groups of `size` adjacent devices, all groups at once.
 
-    It returns the devices that got another sum, a list for each dtype and length.
+    It returns, for each dtype and length, the devices with a wrong sum.
     """
 
     size: int
@@ -51,13 +51,13 @@ class AllReduce:
 
 
 def _integers(devices: int, size: int, elements: int) -> np.ndarray:
-    """Small enough that a sum of `size` of them is exact, and other ones on each device."""
+    """Draw different integers for each device, so small that a sum of `size` of them is exact."""
     drawn = np.random.default_rng(size).integers(0, LARGEST_SUM // size, (devices, elements))
     return drawn.astype(np.float32)
 
 
 def check_all_reduces(devices: int, limit_s: float, work: Work) -> Iterator[Finding]:
-    """Over every size of a group, all devices included."""
+    """Check every group size, the group of all devices included."""
     sizes = [size for size in (2, 4, 8, 16) if size < devices] + [devices] * (devices > 1)
     if not sizes:
         yield Finding("note", "all-reduce", "1 device", "there is nothing to add up")

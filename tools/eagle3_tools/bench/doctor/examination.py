@@ -1,4 +1,4 @@
-"""What doctor looks at, in its order: the machine, its kernels, its links, whole rounds."""
+"""The checks of `eagle3-bench doctor` in order: machine, kernels, links, whole rounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,15 +17,14 @@ from pallas_kernels.self_check import CheckedCall
 from pallas_kernels.self_check.quick import compile_quickly
 
 REHEARSED_BYTES = 64 << 20
-"""Most arguments of a kernel that is interpreted."""
+"""Most argument bytes of a kernel in interpret mode."""
 MEMORY_SHARE = 0.2
-"""Of a device's memory for a kernel's arguments: its contract widens them."""
+"""Fraction of a device's memory for a kernel's arguments, which the reference widens."""
 
 
 @dataclass
 class Examined:
-    """Everything so far. complete: whether nothing was left out. kernels: of each call and device,
-    shapes of `tensor_parallel_size` devices."""
+    """Results so far. `kernels` has each call on each device, with the shapes of this TP size."""
 
     node: Node | None = None
     tensor_parallel_size: int | None = None
@@ -35,14 +34,16 @@ class Examined:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no finding is bad."""
         return not any(finding.bad for finding in self.findings)
 
 
 @dataclass(frozen=True)
 class Examination:
-    """served: the model whose kernels are checked. xla_kernels: those that need not be, and that
-    rounds run without. limit_s: for each look. work: what runs a job in its process."""
+    """Checks of the model `served`, each limited to `limit_s` seconds; `work` runs a job.
+
+    Operations in `xla_kernels` are not checked, and rounds run without their kernels.
+    """
 
     served: Served
     xla_kernels: tuple[str, ...]
@@ -50,8 +51,10 @@ class Examination:
     work: Work
 
     def run(self, examined: Examined) -> Iterator[Finding]:
-        """Adds to `examined` and yields each finding as it is made. Raises ValueError where JAX or
-        the model's files are of no use."""
+        """Run all checks, add each finding to `examined` and yield it.
+
+        Raises ValueError if JAX does not start or the model's files are unusable.
+        """
         for finding in self._looks(examined):
             examined.findings.append(finding)
             yield finding
@@ -86,6 +89,6 @@ def _result(found: Any) -> Any:
 
 
 def most_bytes(node: Node) -> int:
-    """Of a kernel's arguments."""
+    """Return the most argument bytes of a kernel."""
     memories = [device.memory for device in node.devices if device.memory is not None]
     return int(MEMORY_SHARE * min(memories)) if memories else REHEARSED_BYTES

@@ -1,17 +1,16 @@
-"""What doctor says: one finding, one line."""
+"""Findings of `eagle3-bench doctor`, one line each."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["ok", "note", "refused", "slow", "WRONG", "FAILED"]
 BAD: tuple[Verdict, ...] = ("WRONG", "FAILED")
-"""WRONG: another result. FAILED: none, because something crashed or hung."""
+"""WRONG: a wrong result. FAILED: no result, because of a crash or hang."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """check: what was looked at; subject: which part of it; seen: what came out; advice: what it
-    means and what to do next, empty where there is nothing to do."""
+    """A result: what was checked, what was seen, and advice (empty if nothing is to be done)."""
 
     verdict: Verdict
     check: str
@@ -21,7 +20,7 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether something is wrong."""
+        """True if the result is wrong or missing."""
         return self.verdict in BAD
 
     def __str__(self) -> str:
@@ -30,7 +29,7 @@ class Finding:
 
 
 def numbered(devices: list[int]) -> str:
-    """`device 3`, `devices 0-7`, `devices 0, 2`."""
+    """Format device indices: `device 3`, `devices 0-7`, `devices 0, 2`."""
     if len(devices) == 1:
         return f"device {devices[0]}"
     ascending = devices == list(range(devices[0], devices[-1] + 1))

@@ -1,4 +1,4 @@
-"""Kernels beside their contracts, on every device: the jobs, and what their results mean."""
+"""Compare kernels with their references on every device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from eagle3_tools.bench.doctor.workers import Work, each
 from pallas_kernels.self_check import Call, CheckedCall, check_call
 
 PROCESSES = 2
-"""Compiling is most of the time, on one core; all of them share the devices."""
+"""Processes at a time. Most of the time is compilation on one core; they share the devices."""
 
 
 @dataclass(frozen=True)
 class KernelJob:
-    """One call on some devices at once."""
+    """Job that checks one call on several devices at once."""
 
     call: Call
     devices: tuple[int, ...]
@@ -29,7 +29,7 @@ class KernelJob:
 def check_kernels(
     calls: Sequence[Call], devices: int, most_bytes: int, limit_s: float, work: Work
 ) -> Iterator[tuple[list[CheckedCall], list[Finding]]]:
-    """Each call on all devices; one that crashes or hangs there again on each of them alone."""
+    """Check each call on all devices; repeat one that crashes or hangs on each device alone."""
     every = tuple(range(devices))
     jobs = [KernelJob(call, every, most_bytes) for call in calls]
     results = each(jobs, limit_s=limit_s, processes=PROCESSES, work=work)
@@ -59,7 +59,7 @@ def _one_by_one(
 
 
 def kernel_findings(checked: Sequence[CheckedCall]) -> Iterator[Finding]:
-    """A line for the devices where one call is right, one for those where it is wrong."""
+    """Yield one line for the devices where a call is right, and one for those where it is wrong."""
     for wrong in (False, True):
         some = [one for one in checked if one.wrong is wrong]
         if not some:

@@ -1,4 +1,4 @@
-"""Versions, devices and limits of this machine: what a bug report needs, no names, no secrets."""
+"""Versions, devices and limits of this machine for a bug report, without names or secrets."""
 
 import os
 import platform
@@ -21,17 +21,17 @@ DRIVERS = {
 }
 VARIABLES = ("XLA_FLAGS", "JAX_PLATFORMS", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 VARIABLES += ("CUDA_VISIBLE_DEVICES",)
-"""Of the environment, what changes how JAX runs."""
+"""Environment variables that change how JAX runs."""
 GIB = 1 << 30
 BUSY = 0.05
-"""Share of a card's memory that may be in use before anything of ours runs."""
+"""Fraction of a card's memory that may be in use before our programs run."""
 LEAST_SHARED_MEMORY = GIB
-"""What collectives of one node may need in /dev/shm."""
+"""Bytes that collectives of one node may need in /dev/shm."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """As JAX knows it. memory: bytes that it gives to programs, None where it doesn't say."""
+    """A device as JAX reports it. `memory` is in bytes for programs, or None if unknown."""
 
     index: int
     kind: str
@@ -41,7 +41,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as its driver knows it, bytes of memory; the order need not be JAX's."""
+    """A GPU as its driver reports it, memory in bytes. The order may differ from JAX's."""
 
     total: int
     used: int
@@ -49,7 +49,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Node:
-    """memlock: bytes, None without a limit. shared_memory: free bytes in /dev/shm."""
+    """Facts about a machine. `memlock` (None: no limit) and free `shared_memory` are in bytes."""
 
     versions: dict[str, str]
     drivers: dict[str, str]
@@ -67,10 +67,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Look:
-    """The job that looks; JAX starts in its process alone."""
+    """Job that collects the facts. JAX starts only in its process."""
 
     def __call__(self) -> Node:
-        cards = tuple(_cards())  # Before JAX takes memory.
+        cards = tuple(_cards())  # Before JAX allocates memory.
         import jax
 
         memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -91,7 +91,7 @@ class Look:
 
 
 def node_findings(node: Node) -> Iterator[Finding]:
-    """The versions, then the devices, then the limits that are low."""
+    """Yield the versions, then the devices, then limits that are too low."""
     versions = ", ".join(
         f"{name} {found}" for name, found in (node.versions | node.drivers).items()
     )

@@ -1,4 +1,4 @@
-"""The embedded pair on several devices, with its heads repeated for more of them than it has."""
+"""Load the embedded pair on several devices, with its heads repeated for large meshes."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -16,13 +16,13 @@ from eagle3_jax.models.target import Target
 from serve.demo import demo_draft_dir, demo_target_dir
 
 HEADS = 4
-"""Of target and draft, queries as keys and values."""
+"""Heads of target and draft, for queries, keys and values."""
 HEAD_AXES = ("heads", "kv_heads")
 Model = TypeVar("Model", Target, Eagle3Draft)
 
 
 def load_pair(mesh: Mesh | None) -> tuple[Target, Eagle3Draft]:
-    """Target and draft in float32 on the mesh, or on one device; see `heads_repeated`."""
+    """Load target and draft in float32 on the mesh or one device; see `heads_repeated`."""
     times = heads_repeated(mesh.size if mesh else 1)
     whole = mesh if times == 1 else None
     target = load_target(demo_target_dir(), dtype=jnp.float32, mesh=whole)
@@ -37,13 +37,12 @@ def load_pair(mesh: Mesh | None) -> tuple[Target, Eagle3Draft]:
 
 
 def heads_repeated(size: int) -> int:
-    """How often each head is there on so many devices. The output projection is as much smaller,
-    so that attention is the same function of its input."""
+    """Return how often heads are repeated; o_proj is divided by it to keep attention the same."""
     return max(1, size // HEADS)
 
 
 def _filled(wide: Model, model: Model, times: int, mesh: Mesh) -> Model:
-    """The abstract model with the other's parameters, its heads repeated, on the mesh."""
+    """Fill the abstract `wide` with the parameters of `model`, heads repeated, on the mesh."""
     given = dict(nnx.iter_graph(model))
     for path, parameter in nnx.iter_graph(wide):
         if isinstance(parameter, nnx.Variable):

@@ -1,4 +1,4 @@
-"""The embedded pair's rounds on the devices, against the CPU's tokens under the tie rule."""
+"""Compare the embedded pair's rounds on the devices with the CPU's tokens under the tie rule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ Tokens = list[list[int]]
 
 @dataclass(frozen=True)
 class PlainOnCpu:
-    """The job that decodes without drafts on the CPU, in a process that knows no other device."""
+    """Job that decodes without drafts on the CPU; its process uses no other device."""
 
     def __call__(self) -> Tokens:
         jax.config.update("jax_platforms", "cpu")
@@ -48,9 +48,9 @@ class PlainOnCpu:
 
 @dataclass(frozen=True)
 class Round:
-    """The job that drafts and verifies on `size` devices, in float32 as the CPU does.
+    """Job that decodes with drafts on `size` devices, in float32 like the CPU.
 
-    context_parts: of them that divide a context.
+    `context_parts` is the decode context parallel size.
     """
 
     size: int
@@ -71,7 +71,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Explain:
-    """The job that looks for the tie in each difference of answers, on the CPU."""
+    """Job that searches for the tie behind each difference of answers, on the CPU."""
 
     expected: Tokens
     got: Tokens
@@ -90,8 +90,7 @@ def check_rounds(
     work: Work,
     context_parts: int = 1,
 ) -> Iterator[Finding]:
-    """At every size of tensor parallelism that the devices allow, and again with contexts divided
-    where context_parts are above 1 and divide it."""
+    """Check all tensor parallel sizes; those `context_parts` divides also with split contexts."""
     (expected,) = each([PlainOnCpu()], limit_s=limit_s, work=work)
     if isinstance(expected, Failure):
         yield Finding("FAILED", "round", "of the CPU", expected.reason, "nothing to compare with")

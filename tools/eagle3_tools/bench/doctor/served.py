@@ -1,4 +1,4 @@
-"""The kernel calls of the model that will be served, with the shapes of one device."""
+"""Kernel calls of the model that will be served, with the shapes of one device."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -27,12 +27,12 @@ from pallas_kernels import gpu
 from pallas_kernels.self_check import Call, recorded_calls
 
 REHEARSED = "gfx950"
-"""The GPU whose kernels are interpreted where there is none."""
+"""GPU architecture whose kernels are interpreted on a machine without GPU."""
 LAYERS = 3
-"""Of the target: dense ones and one with experts; the others call the same."""
+"""Target layers: dense ones and one with experts; further layers make the same calls."""
 AUX_LAYER_IDS = (0, 1, 2)
 SIZES = (8, 4, 2, 1)
-"""Of tensor parallelism, where none is asked for: the largest that devices and model allow."""
+"""Tensor parallel sizes to try if none is given: the largest that devices and model allow."""
 CONFIG = EngineConfig(num_speculative_tokens=3, max_model_len=1024, max_num_seqs=4)
 STEPS: tuple[dict[str, Any], ...] = (
     {},
@@ -40,20 +40,21 @@ STEPS: tuple[dict[str, Any], ...] = (
     {"max_model_len": 10240},
     {"prefill_chunk": 512},
 )
-"""A few sequences; many, whose rounds have the largest tiles; long ones, which attention divides; a
-long chunk, which has an operation of its own."""
+"""Sizes with different calls: few sequences; many, with the largest tiles; long ones, whose
+attention is split; and a long chunk, which has its own operation.
+"""
 Models = tuple[Target, Eagle3Draft | None]
 
 
 @dataclass(frozen=True)
 class Served:
-    """The job that traces rounds and prefills of a pair, without weights.
+    """Job that traces rounds and prefills of a pair without weights.
 
-    target, draft: config.json files or directories that have one; without a target Kimi-K2.5 and
-    its draft at their published widths, in every published format. tensor_parallel_size: None
-    takes the largest that fits. config: how it will be served, but for the sizes of STEPS. every:
-    whether operations are called in every step's shapes, None for where a GPU is; else each in the
-    first that calls it, which an interpreter can do in minutes.
+    `target` and `draft` are config.json files or their directories; without a target, Kimi-K2.5 and
+    its draft at published widths in every published format. `tensor_parallel_size=None` is the
+    largest that fits. `config` is the server's, except for the sizes in STEPS. `every` checks
+    operations in the shapes of every step; otherwise each in the first step that calls it, which an
+    interpreter can do in minutes. None: true if there is a GPU.
     """
 
     target: Path | None
@@ -63,8 +64,10 @@ class Served:
     every: bool | None = None
 
     def __call__(self) -> tuple[int, list[Call]]:
-        """Tensor parallelism, and what a device of it calls. Raises ValueError and OSError for
-        files of no use and for devices that do not divide the pair."""
+        """Return the tensor parallel size and the calls of one of its devices.
+
+        Raises ValueError or OSError if a file is unusable or the pair does not divide.
+        """
         mesh, pairs = self._laid_out()
         every = jax.default_backend() != "cpu" if self.every is None else self.every
         found: dict[str, Call] = {}
@@ -75,7 +78,7 @@ class Served:
         return mesh.size, list(found.values())
 
     def _steps(self, mesh: Mesh, pairs: list[Models]) -> Iterator[list[Call]]:
-        """Calls of each step, of all pairs, and of the vision tower."""
+        """Yield the calls of each step for all pairs, then those of the vision tower."""
         for sizes in STEPS:
             batch = sizes.get("max_num_seqs", self.config.max_num_seqs)
             config = replace(self.config, **sizes, batch_buckets=(batch,))
@@ -90,7 +93,7 @@ class Served:
         return VisionConfig.from_hf(fields) if fields.get("vision_config") else None
 
     def _laid_out(self) -> tuple[Mesh, list[Models]]:
-        """The pairs on the mesh that is asked for, or on the first that divides them."""
+        """Return the pairs on the requested mesh, or on the largest that divides them."""
         asked = self.tensor_parallel_size
         sizes = (asked,) if asked else [size for size in SIZES if size <= len(jax.devices())]
         for size in sizes[:-1]:
@@ -122,7 +125,7 @@ class Served:
 
 
 def assumed_gpu() -> AbstractContextManager[Any]:
-    """On a CPU kernels take the paths of an AMD GPU, interpreted."""
+    """On a CPU, make kernels take the paths of an AMD GPU in interpret mode."""
     return gpu.assume(REHEARSED) if jax.default_backend() == "cpu" else nullcontext()
 
 
@@ -131,7 +134,7 @@ def _read(path: Path) -> Any:
 
 
 def _calls(pair: Models, mesh: Mesh, config: EngineConfig) -> Iterator[Call]:
-    """Of a round and of a prompt's chunk, as requests without logprobs have them."""
+    """Yield the calls of a round and of a prefill chunk, for requests without logprobs."""
     target, draft = pair
     target_leaves, target_structure = flatten_model(target, mesh)
     draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)

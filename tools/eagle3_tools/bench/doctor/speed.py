@@ -1,4 +1,4 @@
-"""Whether all devices read and write their memory alike: a slow one slows all of a mesh down."""
+"""Compare the memory bandwidth of all devices; a slow device slows its whole mesh."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,12 @@ from eagle3_tools.bench.doctor.workers import Work, each
 ELEMENTS = 1 << 28
 RUNS = 5
 SLOW = 0.85
-"""Of the median of all devices."""
+"""A device below this fraction of the median is slow."""
 
 
 @dataclass(frozen=True)
 class CopySpeed:
-    """The job: bytes a second that each device reads and writes, one after another, its best of
-    some runs; elements: of the float32 array that each copies."""
+    """Job that copies `elements` float32 on each device in turn and returns the best bytes/s."""
 
     elements: int = ELEMENTS
 
@@ -40,7 +39,7 @@ class CopySpeed:
 
 
 def check_speed(limit_s: float, work: Work) -> Iterator[Finding]:
-    """One line where all are alike, else one for those that are slower."""
+    """Yield one line: all devices are alike, or some are slower."""
     (rates,) = each([CopySpeed()], limit_s=limit_s, work=work)
     if isinstance(rates, Failure):
         seen = " ".join([rates.reason, *rates.said.splitlines()[-1:]])
@@ -50,7 +49,7 @@ def check_speed(limit_s: float, work: Work) -> Iterator[Finding]:
 
 
 def speed_finding(rates: Sequence[float]) -> Finding:
-    """rates: bytes a second of each device."""
+    """Judge the devices by their bytes per second."""
     usual = median(rates)
     slow = [device for device, rate in enumerate(rates) if rate < SLOW * usual]
     if not slow:

@@ -1,4 +1,4 @@
-"""The kernel calls of a vision tower, which every device holds whole."""
+"""Kernel calls of a vision tower, which every device holds whole."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from eagle3_jax.layers.patch_positions import Places
 from pallas_kernels.self_check import Call, recorded_calls
 
 PATCHES = 1024
-"""Of the images in one array: one of 448 x 448 pixels, or several smaller ones."""
+"""Patches of the images in one array: one image of 448 x 448 pixels, or several smaller ones."""
 
 
 def tower_calls(config: VisionConfig) -> list[Call]:
-    """Of an encoding."""
+    """Return the calls of one encoding."""
     graph, weights = nnx.split(abstract_vision(config, jnp.bfloat16))
     column: Any = jax.ShapeDtypeStruct((PATCHES,), jnp.int32)
     side = config.patch_size

@@ -1,4 +1,4 @@
-"""Looks at a node in processes of their own, so that a crash or a hang costs one look."""
+"""Run checks in separate processes, so that a crash or hang costs only one check."""
 
 import os
 import sys
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from eagle3_tools.aot.workers import run_each
 
 LEFT = 3
-"""Exit status of a process whose device failed: what follows in it would fail for that reason."""
+"""Exit status of a process whose device failed, because later jobs in it would fail too."""
 
 
 class Job(Protocol):
-    """A look that can be sent to another process; what it returns comes back."""
+    """A picklable check, called in another process; its result is sent back."""
 
     def __call__(self) -> Any: ...
 
@@ -21,7 +21,7 @@ Work = Callable[[Job], Any]
 
 
 def work(job: Job) -> Any:
-    """The job's result. Ends the process where a device fails, its message on standard error."""
+    """Return the job's result. On a device failure, print the message and end the process."""
     import jax
 
     try:
@@ -34,6 +34,6 @@ def work(job: Job) -> Any:
 def each(
     jobs: Sequence[Job], *, limit_s: float, processes: int = 1, work: Work = work
 ) -> Generator[Any]:
-    """The results in the jobs' order, a `Failure` in the place of one that crashed or hung."""
+    """Yield the results in the order of jobs, with a `Failure` for a job that crashed or hung."""
     if jobs:
         yield from run_each(work, jobs, processes=min(processes, len(jobs)), limit_s=limit_s)

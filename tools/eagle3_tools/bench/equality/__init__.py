@@ -1,1 +1,1 @@
-"""Whether two answers are equal, and which rounding excuses a difference."""
+"""Compare answers, and decide whether a rounding tie excuses a difference."""

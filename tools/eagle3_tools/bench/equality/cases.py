@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Case:
-    """One engine: k, batch size, with or without its draft, few pages to force preemption.
+    """One engine: k, batch size, with or without draft, with few pages to force preemption.
 
-    again: the same as the case before it, once more.
+    `again` repeats the case before it.
     """
 
     num_speculative_tokens: int
@@ -19,7 +19,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Name in reports."""
         parts = [f"k={self.num_speculative_tokens}", f"batch {self.batch}"]
         parts += ["exact"] * self.exact
         parts += ["plain"] * (not self.speculative)
@@ -29,19 +29,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Group:
-    """Cases whose answers must equal the first one's; exact: without any exception."""
+    """Cases whose answers must equal those of `reference`."""
 
     reference: Case
     others: tuple[Case, ...]
 
     @property
     def exact(self) -> bool:
-        """Whether ties excuse nothing."""
+        """True if ties excuse no difference."""
         return self.reference.exact
 
 
 def full_plan() -> list[Group]:
-    """The whole matrix: k = 1, 3 and 6, batch 1 and 8."""
+    """Return the whole matrix: k = 1, 3 and 6, batch 1 and 8."""
     free = [Case(0, 8, speculative=False), *(Case(k, batch) for k in (1, 3, 6) for batch in (1, 8))]
     free += [Case(3, 8, again=True), Case(3, 8, few_pages=True)]
     free += [Case(0, 8, speculative=False, few_pages=True)]
@@ -51,13 +51,13 @@ def full_plan() -> list[Group]:
 
 
 def quick_plan(k: int = 3, batch: int = 4) -> list[Group]:
-    """One of each kind."""
+    """Return one case of each kind."""
     free = (Case(k, batch), Case(k, batch, again=True), Case(k, batch, few_pages=True))
     return [Group(Case(0, 1, speculative=False), free), exact_group(k, batch, preempted=True)]
 
 
 def exact_group(k: int, batch: int, *, preempted: bool = False) -> Group:
-    """Speculative against plain at one k and bucket, also with too few pages."""
+    """Compare speculative with plain decoding at one k and bucket, optionally with few pages."""
     plain = Case(k, batch, speculative=False, exact=True)
     others = [replace(plain, speculative=True)]
     if preempted:

@@ -1,4 +1,4 @@
-"""Router scores and margins along a sequence, recomputed without a cache in float32."""
+"""Router scores and margins of a sequence, recomputed in float32 without a cache."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,10 @@ from eagle3_jax.vision.align import aligned
 def router_scores(
     target: Target, token_ids: Int[Array, "batch seq"], image_features: Sequence[Array] = ()
 ) -> Float[Array, "moe_layers batch seq experts"]:
-    """The biased scores by which each MoE layer chooses its experts, at every position; of a target
-    on several devices each finds the same. image_features: as of `eagle3_jax.forward`."""
+    """Return the biased scores by which each MoE layer chooses experts, at every position.
+
+    Every device of a sharded target computes the same. `image_features` are as in `forward`.
+    """
     rows = None
     if image_features:
         placeholder, hidden = target.config.media_placeholder_token_id, target.config.hidden_size
@@ -58,9 +60,9 @@ def _scores(
 
 
 def router_margins(scores: np.ndarray, chosen: int) -> np.ndarray:
-    """How far the last chosen expert lies above the first one left out, [moe_layers, batch, seq].
+    """Return the score of the last chosen expert minus the next one's, [moe_layers, batch, seq].
 
-    Infinite where every expert is chosen.
+    It is infinite if every expert is chosen.
     """
     if chosen >= scores.shape[-1]:
         return np.full(scores.shape[:-1], np.inf)
@@ -69,7 +71,7 @@ def router_margins(scores: np.ndarray, chosen: int) -> np.ndarray:
 
 
 def mean_distinct_experts(scores: np.ndarray, chosen: int) -> float:
-    """Distinct experts that the rows of a step choose together, over layers and steps."""
+    """Return the mean number of distinct experts that the rows of a step choose in a layer."""
     ids = np.argsort(-scores, axis=-1, kind="stable")[..., :chosen]
     layers, _, seq, _ = ids.shape
     steps = np.moveaxis(ids, 1, 2).reshape(layers * seq, -1)

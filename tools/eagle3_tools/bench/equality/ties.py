@@ -1,8 +1,8 @@
-"""The tie rule of docs/architecture.md: why two answers to one request differ.
+"""The tie rule: decide whether rounding explains that two answers to a request differ.
 
-Outside exact mode two programs may differ in the last bits of a score. A first difference must
-then be a tie: (a) of processed score + noise within 1e-4, (b) a candidate within 1e-4 of a top-k,
-top-p or min-p cut, or (c) a tie of the router within 1e-5. Anything else is an error.
+Outside exact mode two programs may differ in the last bits of a score. A first difference must then
+be a tie: (a) of processed score + noise within 1e-4, (b) a candidate within 1e-4 of a top-k, top-p
+or min-p cut, or (c) a tie of the router within 1e-5. Anything else is an error.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -38,10 +38,10 @@ Features = Sequence[jax.Array]
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of two answers: index in the answer, both tokens (None: it had ended).
+    """The first difference of two answers, at `index`; a token is None if its answer had ended.
 
-    cause: the tie that explains it, None for an error. score_margin: between the two tokens, with
-    noise; router_margin: the least along the sequence.
+    `cause` is the tie that explains it, None for an error. `score_margin` is between the two
+    tokens, with noise; `router_margin` is the smallest in the sequence.
     """
 
     request_id: str
@@ -53,7 +53,7 @@ class Difference:
 
 
 def describe(difference: Difference) -> str:
-    """One line for a reader who will look into it."""
+    """Return a one-line description."""
     cause = f"a {difference.cause} tie" if difference.cause else "not a tie"
     return (
         f"{difference.request_id}: token {difference.index} is {difference.tokens[0]} or "
@@ -65,7 +65,7 @@ def describe(difference: Difference) -> str:
 class Scorer:
     """Recomputes scores in float32 without a cache, for sequences of at most `max_len` tokens.
 
-    Options that look at token ids count as they do in the engine; eos_token_ids are the engine's.
+    Options that depend on token ids apply as in the engine. `eos_token_ids` are the engine's.
     """
 
     def __init__(self, target: Target, max_len: int, eos_token_ids: Collection[int] = ()) -> None:
@@ -82,9 +82,9 @@ class Scorer:
         second: Sequence[int],
         features: Features = (),
     ) -> Difference | None:
-        """The first difference of two answers, None when they are equal. The seed must be given.
+        """Return the first difference of two answers, or None. The request needs a seed.
 
-        features: of the prompt's images (`encode_images`); no other token may be the placeholder.
+        `features` are those of the prompt's images; no other token may be the placeholder.
         """
         index = first_difference(first, second)
         if index is None:
@@ -104,7 +104,7 @@ class Scorer:
         first: Iterable[Sequence[int]],
         second: Iterable[Sequence[int]],
     ) -> list[Difference]:
-        """What `explain` finds in two lists of answers to these requests."""
+        """Call `explain` for two lists of answers to these requests."""
         found = (
             self.explain(one.request_id, one.prompt_ids, one.sampling, ours, theirs)
             for one, ours, theirs in zip(requests, first, second, strict=True)
@@ -114,7 +114,7 @@ class Scorer:
     def logits(
         self, token_ids: Int[Array, "1 seq"], features: Features
     ) -> Float[Array, "1 seq vocab"]:
-        """float32, of every position. features: of its images."""
+        """Return float32 logits of every position."""
         return forward(self._target, token_ids, image_features=features or None).logits
 
     def _recompute(
@@ -124,14 +124,14 @@ class Scorer:
         sampling: SamplingParams,
         features: Features,
     ) -> tuple[Floats, Floats, float]:
-        """Scores before filters and noise of the next token; the router's least margin so far."""
+        """Return the next token's unfiltered scores, its noise, and the least router margin."""
         prefix = [*prompt, *answer]
-        # One length, one program: what follows a causal prefix doesn't matter.
+        # One length needs one program; the model is causal, so padding has no influence.
         padded = jnp.asarray([prefix + [0] * (self._max_len - len(prefix))])
         logits = self.logits(padded, features)[:, len(prefix) - 1 : len(prefix)]
         position = jnp.asarray([[len(prefix)]])
         sequence = self._sequence(prompt, prefix, sampling)
-        # Its options without those that filter.
+        # The options of the request without its filters.
         rows = filters_off(jax.tree.map(jnp.asarray, pack_options(sequence)), jnp.ones(1, bool))
         if sequence.controlled:
             controls = jax.tree.map(jnp.asarray, pack_controls(sequence, logits.shape[-1]))
@@ -148,7 +148,7 @@ class Scorer:
     def _sequence(
         self, prompt: Sequence[int], prefix: list[int], sampling: SamplingParams
     ) -> EngineSequence:
-        """The engine's record of the request when it has this prefix; its text doesn't matter."""
+        """Return the engine's record of the request at this prefix, without stop strings."""
         assert sampling.seed is not None, "only seeded requests can be compared"
         request = Request("tie", list(prompt), replace(sampling, stop=()))
         sequence = EngineSequence.of(request, self._eos, self._max_len + 1, None)
@@ -156,7 +156,7 @@ class Scorer:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The first index at which two answers differ, one of them being over included."""
+    """Return the first index at which two answers differ, or None; ends are compared too."""
     if list(first) == list(second):
         return None
     pairs = enumerate(zip(first, second, strict=False))
@@ -170,9 +170,9 @@ def tie_cause(
     router_margin: float,
     sampling: SamplingParams,
 ) -> Cause | None:
-    """Which tie explains a difference between `tokens`; scores are those before any filter.
+    """Return the tie that explains a difference between `tokens`, or None.
 
-    An answer that ended where the other went on is never a tie.
+    `scores` are those before filters. It is never a tie if only one of the answers has ended.
     """
     if tokens[0] is None or tokens[1] is None:
         return None
@@ -184,16 +184,16 @@ def tie_cause(
 
 
 def near_cut(scores: Floats, tokens: Sequence[int], sampling: SamplingParams) -> bool:
-    """Whether moving scores or mass by the tolerance could filter one of `tokens` or keep it.
+    """Return whether a change of scores or mass within the tolerance could filter or keep a token.
 
-    scores: log-probabilities up to a constant, already over the temperature.
+    `scores` are log-probabilities up to a constant, already divided by the temperature.
     """
     if sampling.temperature == 0:
         return False
     scores = scores - scores.max()
     if sampling.min_p > 0:
         cut = np.log(sampling.min_p)
-        # Any candidate at this cut counts: it also moves the mass that top-p measures.
+        # Any candidate at this cut matters, because it moves the mass of top-p.
         if np.any(np.abs(scores - cut) <= CUT_TOLERANCE):
             return True
         scores = np.where(scores >= cut, scores, -np.inf)
@@ -204,7 +204,7 @@ def near_cut(scores: Floats, tokens: Sequence[int], sampling: SamplingParams) ->
         scores = np.where(scores >= kth, scores, -np.inf)
     shares = np.exp(scores) / np.exp(scores).sum()
     if sampling.top_p < 1:
-        # With typical-p behind it, any candidate at this cut counts, as above.
+        # With typical-p after it, any candidate at this cut matters, as above.
         at_cut = tokens if sampling.typical_p == 1 else range(len(scores))
         if any(_mass_is_unsure(scores, shares, token, sampling.top_p) for token in at_cut):
             return True
@@ -218,14 +218,14 @@ def near_cut(scores: Floats, tokens: Sequence[int], sampling: SamplingParams) ->
 
 
 def _better(scores: Floats, token: int, margin: float) -> NDArray[np.bool_]:
-    """Who outranks `token` by more than `margin`; the token itself never does."""
+    """Mark the candidates that outrank `token` by more than `margin`, never `token` itself."""
     better = scores > scores[token] + margin
     better[token] = False
     return better
 
 
 def _reaching(order: Floats, shares: Floats, mass: float) -> NDArray[np.bool_]:
-    """The smallest set of the first in this order that reaches the mass, and their equals."""
+    """Mark the smallest set of the largest in `order` that reaches `mass`, including equals."""
     falling = np.argsort(-order)
     last = np.searchsorted(np.cumsum(shares[falling]), mass)
     return order >= order[falling[min(last, len(order) - 1)]]
@@ -238,7 +238,7 @@ def _rank_is_unsure(scores: Floats, token: int, top_k: int) -> bool:
 
 
 def _mass_is_unsure(scores: Floats, shares: Floats, token: int, top_p: float) -> bool:
-    """A token is in the nucleus while those that outrank it have not reached the mass."""
+    """Return whether the mass of better candidates is so near `top_p` that the token may be cut."""
     if not np.isfinite(scores[token]):
         return False
     least = shares[_better(scores, token, CUT_TOLERANCE)].sum() - CUT_TOLERANCE

@@ -1,1 +1,1 @@
-"""The embedded pair on a GPU: its bare round, its serving loop, and what they launch."""
+"""Parts of `eagle3-bench gpu`: the embedded pair's round, its serving loop, kernel launches."""

@@ -1,4 +1,4 @@
-"""The round's program, run again and again without a scheduler."""
+"""Time the round's program alone, repeatedly and without a scheduler."""
 
 import time
 from collections.abc import Sequence
@@ -20,8 +20,7 @@ ROUNDS = 32
 
 @dataclass(frozen=True)
 class BareRound:
-    """us: of a round of the batch, dispatched behind the one before. kernels: a round's, 0 on a
-    CPU. launched: by `rounds` of them."""
+    """Microseconds and kernels of a round, dispatched back to back; launches of `rounds` rounds."""
 
     batch: int
     rounds: int
@@ -31,14 +30,14 @@ class BareRound:
 
     @property
     def holds(self) -> bool:
-        """Whether a round launches its program, once, and nothing else."""
+        """True if a round launches its program once and nothing else."""
         return self.launched.programs == self.rounds and not self.launched.foreign
 
 
 def bare_round(
     pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]], rounds: int = ROUNDS
 ) -> BareRound:
-    """Prefills the prompts, one a slot, and runs the rounds that decide them."""
+    """Prefill the prompts, one per slot, and time rounds of them."""
     programs = EnginePrograms(pair.target, pair.draft, config)
     sequences = [place(i, list(p), ENDLESS, config) for i, p in enumerate(prompts)]
     for sequence in sequences:

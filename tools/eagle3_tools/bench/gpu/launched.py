@@ -1,4 +1,4 @@
-"""What a stretch of work makes host and device run, read from JAX's profiler."""
+"""Count the programs, kernels and copies that a function launches, with JAX's profiler."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 PROGRAMS = ("_round", "_prefill")
-"""The engine's functions that are compiled."""
+"""The engine's compiled functions."""
 _EXECUTED = re.compile(r"LoadedExecutable::ExecuteHelper")
 _CALLED = re.compile(r"PjitFunction\((?:jit\()?([^()]+)")
 _COPIES = re.compile(r"Memcpy|Memset", re.IGNORECASE)
@@ -20,10 +20,10 @@ UNNAMED = "of no program"
 
 @dataclass(frozen=True)
 class Launched:
-    """programs: runs of compiled programs; called: JAX's functions that made them, by name.
+    """Programs run, the JAX functions that `called` them, and kernels by program.
 
-    kernels: on the device, by the program that they belong to; copies: between host and device, or
-    on it, that belong to none. Both are empty on a CPU, whose programs are not launched.
+    `copies` counts copies outside of programs, `busy_us` is the time of all device events. Kernels
+    and copies are empty on a CPU.
     """
 
     programs: int
@@ -41,7 +41,7 @@ class Launched:
 
 
 def launched_by(work: Callable[[], Any]) -> Launched:
-    """What work() makes host and device run; it must wait for the device. It runs slower."""
+    """Profile `work()`, which must wait for the device. It runs slower than without profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def launched_by(work: Callable[[], Any]) -> Launched:
 
 
 def read_trace(trace: Any) -> Launched:
-    """Of a `ProfileData`: a host's plane, and one for each GPU with a line for each stream."""
+    """Count events in a `ProfileData`. A GPU has a plane with a line for each stream."""
     host: Counter[str] = Counter()
     kernels: Counter[str] = Counter()
     copies, busy_ns = 0, 0.0

@@ -1,4 +1,4 @@
-"""The engine's loop over requests: their answers, its speed, and what it launches."""
+"""Run requests through the engine: answers, throughput and launches."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from serve.pair.loading import LoadedPair
 
 @dataclass(frozen=True)
 class ServingLoop:
-    """answers: token ids of each request, in order. tokens_per_s: of all, once it is warm."""
+    """Token ids of each request in order, and throughput of all after warmup."""
 
     device: str
     answers: list[list[int]]
@@ -22,14 +22,14 @@ class ServingLoop:
 
     @property
     def holds(self) -> bool:
-        """Whether it launches nothing but the engine's programs."""
+        """True if only the engine's programs were launched."""
         return self.launched is None or (self.launched.programs > 0 and not self.launched.foreign)
 
 
 def serving_loop(
     pair: LoadedPair, config: EngineConfig, requests: Sequence[Request], *, traced: bool = True
 ) -> ServingLoop:
-    """Answers the requests, and then twice more: timed, and traced."""
+    """Answer the requests three times: to warm up, timed, and traced."""
     engine = Engine(pair.target, pair.draft, config, eos_token_ids=pair.eos_token_ids)
 
     def answer(run: str) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""What `eagle3-bench gpu` does in a process that has the GPU, and on the CPU for comparison."""
+"""Jobs of `eagle3-bench gpu`, run in a process with the GPU and on the CPU for comparison."""
 
 import os
 import signal
@@ -26,8 +26,7 @@ PAGE_SIZE = 16
 
 @dataclass(frozen=True)
 class Work:
-    """part: round or loop. k: drafts a round; batch: sequences at once; prompts: a category. crash:
-    the process ends in place of a result."""
+    """A job: `part` is "round" or "loop", `prompts` are per category; `crash` rehearses a crash."""
 
     part: str
     k: int
@@ -39,13 +38,12 @@ class Work:
 
     @property
     def name(self) -> str:
-        """How it is listed."""
+        """Name in tables."""
         return f"{self.part}, k={self.k}, batch {self.batch}"
 
 
 def use_full_precision(*, dry_run: bool) -> None:
-    """The environment of processes started from now on: products of float32 in float32, as on the
-    CPU that they are compared with, and no memory taken in advance. In a dry run no GPU."""
+    """Set the environment of new processes: exact float32 products, no memory preallocation."""
     if dry_run:
         os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
@@ -53,9 +51,9 @@ def use_full_precision(*, dry_run: bool) -> None:
 
 
 def work(job: Work) -> Any:
-    """A BareRound or a ServingLoop of the embedded pair, in a Last: a process a part.
+    """Measure the embedded pair; return a BareRound or ServingLoop in a `Last`.
 
-    Raises RuntimeError without a GPU, unless it is a dry run.
+    `Last` gives each part its own process. Raises RuntimeError without a GPU except in a dry run.
     """
     if jax.default_backend() == "cpu" and not job.dry_run:
         raise RuntimeError(NO_GPU)
@@ -66,7 +64,7 @@ def work(job: Work) -> Any:
 
 
 def measure(pair: LoadedPair, job: Work, *, traced: bool = True) -> Any:
-    """A BareRound or a ServingLoop, on JAX's default device."""
+    """Return a BareRound or a ServingLoop, measured on JAX's default device."""
     requests = requests_of(pair, job)
     longest = max(len(one.prompt_ids) for one in requests) + job.max_tokens
     room = longest if job.part == "loop" else longest + 4 * ROUNDS * (job.k + 1)
@@ -84,7 +82,7 @@ def measure(pair: LoadedPair, job: Work, *, traced: bool = True) -> Any:
 
 
 def requests_of(pair: LoadedPair, job: Work) -> Sequence[Request]:
-    """Held-out prompts under all sampling settings, seeded."""
+    """Return held-out prompts under all sampling settings, with seeds."""
     return [
         Request(
             f"prompt {i}, {name}",
@@ -97,5 +95,5 @@ def requests_of(pair: LoadedPair, job: Work) -> Sequence[Request]:
 
 
 def embedded_pair() -> LoadedPair:
-    """As users load it."""
+    """Load the embedded pair with default options."""
     return load_pair(Path(demo_target_dir()), Path(demo_draft_dir()), DEFAULTS)

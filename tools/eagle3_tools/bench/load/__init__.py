@@ -1,1 +1,1 @@
-"""Load on servers: the HTTP client, prompts, traffic and metrics."""
+"""Load generation for servers: HTTP client, prompts, traffic and metrics."""

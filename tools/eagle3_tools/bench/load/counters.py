@@ -1,4 +1,4 @@
-"""The counters of speculation at /metrics, in vLLM's names: before a run and after it."""
+"""Read the speculation counters of /metrics, under vLLM's names, before and after a run."""
 
 import re
 from collections import Counter
@@ -12,21 +12,21 @@ SAMPLE = re.compile(rf"^{PREFIX}(\w+?)_total(?:\{{([^}}]*)\}})? (\S+)$", re.MULT
 POSITION = re.compile(r'position="(\d+)"')
 
 Counts = Mapping[tuple[str, int | None], float]
-"""By name, without prefix and `_total`, and position; summed over engines."""
+"""(name without prefix and `_total`, position) -> value, summed over engines."""
 
 
 def read_counts(text: str) -> Counts:
-    """The counters in what /metrics answered; empty where nothing is drafted."""
+    """Parse the counters in a /metrics text; the result is empty without a draft."""
     counts: Counter[tuple[str, int | None]] = Counter()
     for name, labels, value in SAMPLE.findall(text):
         position = POSITION.search(labels)
-        # Counters are whole, whatever form they are written in: 1e+06 is one.
+        # Counters are integers in any notation, such as 1e+06.
         counts[name, int(position[1]) if position else None] += round(float(value))
     return counts
 
 
 def between(before: Counts, after: Counts) -> AcceptCounts | None:
-    """What was counted in between; None without a draft."""
+    """Return the counts between two readings, or None without a draft."""
 
     def grown(name: str, position: int | None = None) -> int:
         key = (name, position)
@@ -45,6 +45,6 @@ def between(before: Counts, after: Counts) -> AcceptCounts | None:
 
 
 async def fetch_counts(address: Address) -> Counts:
-    """The counters now; empty where the server has no /metrics."""
+    """Fetch the current counters; empty if the server has no /metrics."""
     reply = await request(address, "GET", "/metrics")
     return read_counts(reply.text) if reply.status == 200 else {}

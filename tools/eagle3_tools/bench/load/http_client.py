@@ -1,7 +1,7 @@
-"""The HTTP client of all benchmarks. It costs little, because the server may share its machine.
+"""HTTP client of all benchmarks, with low overhead because the server may share the machine.
 
-Plain HTTP/1.1 over asyncio's streams, one connection a request as benchmark_serving.py has it; of
-a response it reads the status, the headers and the body's lines, and nothing is kept.
+It speaks plain HTTP/1.1 over asyncio streams, with one connection per request like
+benchmark_serving.py. Of a response it parses the status, the headers and the lines of the body.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 LIMIT_BYTES = 2**24
-"""A line may be so long: events with log-probabilities, error pages."""
+"""Most bytes of a line: events with logprobs and error pages are long."""
 SHOWN = 300
-"""Characters of an error that are kept."""
+"""Characters of an error to keep."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is. path: what its endpoints' paths begin with."""
+    """A server's address. `path` is the prefix of its endpoints."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> "Address":
-        """Reads http://HOST[:PORT][/PATH]; ValueError for anything else."""
+        """Parse http://HOST[:PORT][/PATH]; raise ValueError for anything else."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--url must be http://HOST:PORT; got {url!r}")
@@ -42,8 +42,7 @@ class Address:
 
 @dataclass
 class Response:
-    """The head of a response; its body comes from `lines` or `read`, once. begun: when its request
-    was, by time.perf_counter."""
+    """Status and headers of a response; `begun` is the perf_counter time of its request."""
 
     begun: float
     status: int
@@ -51,7 +50,9 @@ class Response:
     _reader: asyncio.StreamReader = field(repr=False)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The body's lines without their ends, empty ones left out, as they arrive."""
+        """Yield the stripped, non-empty lines of the body as they arrive; call this or `read`,
+        once.
+        """
         rest = b""
         async for part in self._parts():
             *whole, rest = (rest + part).split(b"\n")
@@ -62,7 +63,7 @@ class Response:
             yield rest
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Read the whole body."""
         return b"".join([part async for part in self._parts()])
 
     async def _parts(self) -> AsyncIterator[bytes]:
@@ -80,7 +81,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response that was read to its end; path: what was asked for."""
+    """A complete response to a request for `path`."""
 
     path: str
     status: int
@@ -89,18 +90,18 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The body; what is not UTF-8 is replaced."""
+        """The body; bytes that are not UTF-8 are replaced."""
         return self.body.decode(errors="replace")
 
     def json(self) -> Any:
-        """The body's value; OSError where the status is not 200."""
+        """Parse the body as JSON; raise OSError if the status is not 200."""
         if self.status != 200:
             raise OSError(f"{self.path} answered {self.status}: {self.text[:SHOWN]}")
         return json.loads(self.body)
 
 
 async def request(address: Address, method: str, path: str, body: Any = None) -> Reply:
-    """Sends a request as `exchange` does and reads the reply."""
+    """Send a request as `exchange` does and read the whole reply."""
     async with exchange(address, method, path, body) as response:
         return Reply(path, response.status, response.headers, await response.read())
 
@@ -109,8 +110,10 @@ async def request(address: Address, method: str, path: str, body: Any = None) ->
 async def exchange(
     address: Address, method: str, path: str, body: Any = None
 ) -> AsyncIterator[Response]:
-    """A request with `body` as JSON and the key of OPENAI_API_KEY, and its response; the connection
-    ends with the context. OSError where sending fails or the answer is not HTTP."""
+    """Send `body` as JSON with the key of OPENAI_API_KEY; the connection closes with the context.
+
+    Raises OSError if sending fails or the answer is not HTTP.
+    """
     host = f"[{address.host}]" if ":" in address.host else address.host
     sent, key = b"" if body is None else json.dumps(body).encode(), os.environ.get("OPENAI_API_KEY")
     fields = {

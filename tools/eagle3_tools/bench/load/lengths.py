@@ -1,8 +1,8 @@
-"""How long random prompts and answers are. One flag, `--random-range-ratio`, means three things:
+"""Draw the lengths of random prompts and answers as InferenceX, vLLM or SGLang do.
 
-InferenceX and SGLang draw from a part of the length up to the length, vLLM from both sides of it.
-Sources: InferenceX utils/bench_serving/benchmark_serving.py (843c6254), SGLang 0.5.23
-benchmark/datasets/common.py, vLLM 0.33.0 benchmarks/datasets.py.
+`--random-range-ratio` differs: InferenceX and SGLang draw from ratio * length to length, vLLM from
+(1 - ratio) * length to (1 + ratio) * length. Sources: InferenceX benchmark_serving.py (843c6254) in
+utils/bench_serving, SGLang 0.5.23 benchmark/datasets/common.py, vLLM 0.33.0 benchmarks/datasets.py.
 """
 
 import math
@@ -14,17 +14,16 @@ import numpy as np
 Sampling = Literal["inferencex", "vllm", "sglang"]
 SAMPLINGS: tuple[Sampling, ...] = ("inferencex", "vllm", "sglang")
 USUAL_RATIO = {"inferencex": 0.8, "vllm": 0.0, "sglang": 0.0}
-"""InferenceX's recipes say 0.8; the others are what these clients do when nothing is said."""
+"""Default ratios: InferenceX's recipes pass 0.8, the others are the clients' defaults."""
 
 Integers = Callable[[int, int, int], "np.ndarray"]
 """(low, high, size): integers in [low, high)."""
 
 
 def length_range(sampling: Sampling, length: int, ratio: float) -> tuple[int, int]:
-    """The least and the greatest length that is drawn, both included.
+    """Return the smallest and the largest length, both included.
 
-    Raises ValueError for a ratio outside [0, 1], 1 itself for vLLM, and for a range that begins
-    with nothing.
+    Raises ValueError if the ratio is outside [0, 1] ([0, 1) for vLLM) or a length may be below 1.
     """
     if not 0 <= ratio <= 1 or (sampling == "vllm" and ratio == 1):
         end = "1)" if sampling == "vllm" else "1]"
@@ -44,7 +43,7 @@ def length_range(sampling: Sampling, length: int, ratio: float) -> tuple[int, in
 
 
 def source(sampling: Sampling, seed: int) -> Integers:
-    """The generator that the client uses with this seed, so that lengths are its own too."""
+    """Return the generator that the client uses, so that the same seed draws the same lengths."""
     if sampling == "vllm":
         return np.random.default_rng(seed).integers
     return np.random.RandomState(seed).randint
@@ -53,6 +52,6 @@ def source(sampling: Sampling, seed: int) -> Integers:
 def draw_lengths(
     sampling: Sampling, length: int, ratio: float, count: int, integers: Integers
 ) -> list[int]:
-    """`count` lengths."""
+    """Draw `count` lengths."""
     low, high = length_range(sampling, length, ratio)
     return [int(drawn) for drawn in integers(low, high + 1, count)]

@@ -1,4 +1,4 @@
-"""An OpenAI server as a benchmark sees it: streamed answers with their times, and its metrics."""
+"""An OpenAI server under test: streamed answers with their times."""
 
 import json
 import time
@@ -16,11 +16,11 @@ SYNTHETIC = "synthetic_acceptance_length"
 
 @dataclass
 class Outcome:
-    """What became of a request. Times are in seconds.
+    """Result of a request, times in seconds.
 
-    ttft: to the first event that carries a token; gaps: between such events, each of which may
-    carry several tokens; latency: to the last one. completion_tokens and prompt_tokens: as the
-    server counts them, None where it does not. synthetic: the accept length it says it makes up.
+    `ttft` is the time to the first event with a token, `gaps` are between such events (an event may
+    carry several tokens), `latency` is to the last one. Token counts are the server's, or None.
+    `synthetic` is the server's synthetic accept length, if any.
     """
 
     ttft: float = 0.0
@@ -34,20 +34,20 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The answer, its reasoning included."""
+        """The answer, reasoning included."""
         return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server and what is served there."""
+    """A server, and the model and endpoint to use."""
 
     address: Address
     model: str
     endpoint: Endpoint = "completions"
 
     def body(self, prompt: Prompt, **options: Any) -> dict[str, Any]:
-        """A streamed, greedy request for exactly so many tokens."""
+        """Build a streamed, greedy request for exactly `prompt.max_tokens` tokens."""
         asked: dict[str, Any] = {"prompt": prompt.text}
         if self.endpoint == "chat":
             asked = {"messages": [{"role": "user", "content": prompt.content}]}
@@ -62,7 +62,7 @@ class Server:
         return {**asked, **fixed, **options}
 
     async def answer(self, prompt: Prompt) -> Outcome:
-        """Sends a prompt and times what comes; a failure is an outcome too."""
+        """Send a prompt and time the events. Failures are returned, not raised."""
         body, outcome = self.body(prompt), Outcome()
         try:
             async with exchange(self.address, "POST", PATHS[self.endpoint], body) as response:
@@ -97,7 +97,7 @@ async def _follow(response: Response, outcome: Outcome) -> None:
 
 
 def _take(event: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Notes what an event says; whether it carries a token."""
+    """Record an event; return whether it carries a token."""
     if "error" in event:
         raise OSError(f"the server says {json.dumps(event['error'])}")
     if usage := event.get("usage"):
@@ -114,5 +114,5 @@ def _take(event: Mapping[str, Any], outcome: Outcome) -> bool:
     delta = choice["delta"]
     said = delta.get("reasoning") or delta.get("reasoning_content") or ""
     outcome.pieces.append(said + (delta.get("content") or ""))
-    # A chat may begin with an event that only names the role.
+    # A chat may begin with an event that has only the role.
     return bool(said or delta.get("content") or delta.get("tool_calls"))

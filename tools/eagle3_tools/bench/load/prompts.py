@@ -1,4 +1,4 @@
-"""Random prompts: consecutive token ids as text, made to keep their length when they are read."""
+"""Random prompts: text of consecutive token ids that keeps its length when tokenized again."""
 
 import json
 import random
@@ -11,12 +11,12 @@ from eagle3_tools.bench.load.lengths import Integers, draw_lengths, source
 from eagle3_tools.bench.load.workload import Workload
 
 RETRIES = 10
-"""Texts of random ids are read as fewer or more tokens; so often they are cut or filled up."""
+"""Decoded random ids may tokenize to another length; they are cut or extended this many times."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request. num_tokens: of the text, the chat template included; content: without it."""
+    """One request. `num_tokens` counts `text`, with the chat template; `content` is without it."""
 
     text: str
     content: str
@@ -25,10 +25,10 @@ class Prompt:
 
 
 def make_prompts(workload: Workload, tokenizer: Tokenizer, count: int, seed: int) -> list[Prompt]:
-    """`count` prompts, the same for the same arguments.
+    """Make `count` prompts, the same for the same arguments.
 
-    With InferenceX's sampling lengths and first ids are those of its client with this seed. The
-    template's tokens count as part of the prompt, as there.
+    With InferenceX's sampling, lengths and first ids are those of its client with this seed. As
+    there, the template's tokens count as part of the prompt.
     """
     integers = source(workload.sampling, seed)
     around = _template_tokens(tokenizer) if workload.chat_template else 0
@@ -65,7 +65,7 @@ def _template_tokens(tokenizer: Tokenizer) -> int:
 def _consecutive(
     tokenizer: Tokenizer, lengths: Sequence[int], integers: Integers, *, settles: bool
 ) -> list[str]:
-    """Texts of consecutive ids from a random one on; settled: of so many tokens when read."""
+    """Decode consecutive ids from random starts; `settles` makes texts keep their lengths."""
     vocab_size = tokenizer.codec.vocab_size
     offsets = [int(offset) for offset in integers(0, vocab_size, len(lengths))]
     texts = []
@@ -88,7 +88,7 @@ def _settle(tokenizer: Tokenizer, text: str, length: int, integers: Integers) ->
 
 
 def _repeated(file: Path, tokenizer: Tokenizer, lengths: Sequence[int], seed: int) -> list[str]:
-    """What SGLang's `random` does: a conversation's first words, repeated until long enough."""
+    """Repeat a conversation's first message until it is long enough, as SGLang's `random` does."""
     conversations = [
         entry.get("conversations") or entry.get("conversation") or []
         for entry in json.loads(file.read_text(encoding="utf-8"))

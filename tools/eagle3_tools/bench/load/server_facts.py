@@ -1,4 +1,4 @@
-"""What a running server says of itself: its model and version."""
+"""Query a server's model and version."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from eagle3_tools.bench.load.http_client import Address, request
 
 
 async def first_model(address: Address) -> dict[str, Any]:
-    """The first entry of /v1/models; OSError where there is none."""
+    """Return the first entry of /v1/models; raise OSError if there is none."""
     models = (await request(address, "GET", "/v1/models")).json()
     if not models.get("data"):
         raise OSError(f"{address.host}:{address.port} names no model at /v1/models")
@@ -14,7 +14,7 @@ async def first_model(address: Address) -> dict[str, Any]:
 
 
 async def version(address: Address) -> str:
-    """What /version answers."""
+    """Return the version from /version, or "unknown"."""
     try:
         return str((await request(address, "GET", "/version")).json()["version"])
     except (OSError, ValueError, KeyError):

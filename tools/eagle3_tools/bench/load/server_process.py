@@ -1,4 +1,4 @@
-"""eagle3-serve as a process of its own, for benchmarks that load it from outside."""
+"""Run eagle3-serve in its own process, for benchmarks that send it HTTP requests."""
 
 import os
 import re
@@ -19,10 +19,10 @@ READY_TIMEOUT_S = 1800.0
 def serving(
     flags: Sequence[str], log: str | Path = os.devnull, timeout_s: float = READY_TIMEOUT_S
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server with these flags on a free port that is ready, and its address. It runs on the cores
-    that the caller may use now. log: the file for what it says.
+    """Run a server with these flags on a free port, and yield the process and its URL once ready.
 
-    Raises OSError when it ended or did not become ready in time."""
+    It uses the caller's cores and logs to `log`. Raises OSError if it ends or is not ready in time.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -50,7 +50,7 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -
 
 
 def metric(text: str, name: str, **labels: str) -> float:
-    """The value of a metric, its prefix included, in what /metrics answered."""
+    """Return the value of a metric, by its full name, in a /metrics text."""
     others = "".join(rf'[^}}]*{key}="{value}"' for key, value in labels.items())
     found = re.search(rf"^{name}\{{{others}[^}}]*\}} ([0-9.]+)$", text, re.MULTILINE)
     assert found, f"/metrics has no {name}"

@@ -1,4 +1,4 @@
-"""Requests as they come to a server: so many at a time, all at once or at random moments."""
+"""Send requests to a server with limited concurrency, all at once or at Poisson arrival times."""
 
 import asyncio
 import time
@@ -13,8 +13,10 @@ from eagle3_tools.bench.load.prompts import Prompt
 
 @dataclass(frozen=True)
 class Traffic:
-    """What became of the requests, in their order, and when: seconds since 1970, and seconds.
-    late: by how many seconds each was begun after its moment."""
+    """Outcomes in request order, `started` in seconds since 1970, `duration` in seconds.
+
+    `late` has the seconds by which each request's task began after its arrival time.
+    """
 
     outcomes: list[Outcome]
     started: float
@@ -23,7 +25,7 @@ class Traffic:
 
 
 def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
-    """Seconds from the first of a Poisson process with this rate; inf: all at once."""
+    """Return arrival times of a Poisson process in seconds after the first; inf: all at once."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, count)
     return (np.cumsum(gaps) - gaps[:1]).tolist()
 
@@ -37,10 +39,10 @@ async def send(
     seed: int = 0,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> Traffic:
-    """Sends every prompt, at most `concurrency` of them under way.
+    """Send every prompt, at most `concurrency` at a time.
 
-    rate: requests a second that arrive as a Poisson process; inf: all are there at once. A request
-    that waits for its turn has not started: its times begin when it is sent.
+    `rate` is in requests per second of a Poisson process; inf: all arrive at once. A request's
+    times begin when it is sent, not while it waits for others to finish.
     """
     gate = asyncio.Semaphore(concurrency)
     moments = arrival_times(len(prompts), rate, seed)
@@ -66,7 +68,7 @@ async def send(
 
 
 async def warm_up(server: Server, prompt: Prompt, count: int, concurrency: int) -> None:
-    """Sends one prompt `count` times; raises OSError with the reason when all of them fail."""
+    """Send one prompt `count` times; raise OSError if all of the requests fail."""
     outcomes = (await send(server, [prompt] * count, concurrency)).outcomes
     if outcomes and all(outcome.error for outcome in outcomes):
         raise OSError(f"every warm-up request failed: {outcomes[0].error}")

@@ -1,4 +1,4 @@
-"""What servers are asked for: lengths of prompts and answers, and where the words come from."""
+"""A benchmark's workload: lengths of prompts and answers, and the source of the text."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Endpoint = Literal["completions", "chat"]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked for: mean lengths in tokens, how they vary, and where the words come from."""
+    """Mean lengths in tokens, their distribution, and the source of the text."""
 
     isl: int
     osl: int

@@ -1,1 +1,1 @@
-"""What eagle3-bench measures: a module for each command, with its flags, its run and its tables."""
+"""The subcommands of eagle3-bench: a module for each, with its flags, its run and its tables."""

@@ -1,4 +1,4 @@
-"""The accept length of drafts on held-out prompts or tasks, of a pair here or of a server."""
+"""Accept length on held-out prompts or tasks, with a pair in this process or on a server."""
 
 import argparse
 import asyncio
@@ -51,15 +51,15 @@ from serve.pair.notices import say_on_stderr
 from serve.text_table import text_table
 
 TASK_TOKENS = 512
-"""Answers to tasks of one's own, unless --max-tokens says more or less."""
+"""Default limit of answers to tasks from --data."""
 NAMED = ("num_speculative_tokens", "eagle_topk", "num_draft_tokens", "rejection_sample_method")
 TURN_TOKENS = 16
-"""What a template puts around a turn and its answer, at most."""
+"""Upper bound of the template's tokens around a turn and its answer."""
 
 
 @dataclass(frozen=True)
 class AcceptRecord:
-    """What `eagle3-bench accept` found. terms: where pictures were shown."""
+    """Result of `eagle3-bench accept`. `terms` is set if images were shown."""
 
     num_speculative_tokens: int
     eagle_topk: int
@@ -71,7 +71,7 @@ class AcceptRecord:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The pair or server, what is drafted, and what is asked."""
+    """Add the flags of the pair or server, of speculation, and of the prompts."""
     parser.set_defaults(check=_check)
     add_pair_flags(parser, draft=False)
     add_engine_flags(parser, keys=True)
@@ -143,7 +143,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Accept length by category, here or of a server."""
+    """Measure accept length by category, in this process or on a server."""
     found, engine = conditions(), flags.engine
     parts, asked = engine.decode_context_parallel_size, flags.kv_cache_interleave_size
     say_interleaving(asked, parts, engine.page_size, say_on_stderr)
@@ -159,7 +159,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, record: AcceptRecord) -> None:
-    """Accept length by category."""
+    """Print accept length by category."""
     headings = ["category", "prompts", "tokens", "rounds", "accept length"]
     headings += [f"position {i + 1}" for i in range(len(record.rows[0].per_position))]
     headings += ["rounds by accepted", "distinct bigrams", "answers right"]
@@ -189,7 +189,7 @@ def _write_kv_scales(flags: argparse.Namespace, console: Console) -> None:
 
 
 class Measured(NamedTuple):
-    """Rows, with what the table is called."""
+    """Rows and the title of their table."""
 
     rows: list[AcceptRow]
     title: str
@@ -197,7 +197,7 @@ class Measured(NamedTuple):
 
 
 def _here(flags: argparse.Namespace) -> Measured:
-    """Of a pair in this process."""
+    """Measure a pair in this process."""
     engine_config: EngineConfig = flags.engine
     topk, nodes = engine_config.eagle_topk, engine_config.num_draft_tokens
     drafts = f"k={flags.k}{f' (topk {topk}, {nodes} nodes)' if topk > 1 else ''}"
@@ -211,7 +211,7 @@ def _here(flags: argparse.Namespace) -> Measured:
         prompts = held_out(pair.tokenizer, flags.prompts)
         rows = accept_table(pair, prompts, engine_config, flags.temperature, max_model_len=length)
         return Measured(rows, f"Held-out prompts, {how}")
-    # Before the weights: a mistake in the files shouldn't wait for them.
+    # Before loading weights, so that a bad file is reported at once.
     tasks, sampling = _tasks(flags), _sampling(flags)
     terms = _terms(flags, tasks)
     pair = given_pair(flags, vision=terms is not None)
@@ -239,7 +239,7 @@ def _terms(flags: argparse.Namespace, tasks: Sequence[Task]) -> PictureTerms | N
 
 
 def _others(config: EngineConfig) -> Iterator[tuple[str, Any]]:
-    """Options that are not the default's, but for those that every title names."""
+    """Yield options that differ from their defaults, except those that every title names."""
     for option in fields(config):
         value = getattr(config, option.name)
         if option.name not in NAMED and value != option.default:
@@ -247,7 +247,7 @@ def _others(config: EngineConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _at_url(flags: argparse.Namespace) -> Measured:
-    """Of a running server."""
+    """Measure a running server."""
     if flags.data:
         tasks = _tasks(flags)
     else:
@@ -269,7 +269,7 @@ def _sampling(flags: argparse.Namespace) -> SamplingParams:
 def _room(
     pair: LoadedPair, make_prompt: PromptMaker, tasks: list[Task], sampling: SamplingParams
 ) -> int:
-    """A context for the longest conversation, as far as the model has it."""
+    """Return the context that the longest conversation needs, at most the model's."""
 
     def most(task: Task) -> int:
         begun = make_prompt(task.messages, task.tools).ids

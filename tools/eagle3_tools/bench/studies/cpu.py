@@ -31,15 +31,15 @@ WIDTHS = (1, 3, 6)
 COMPILED = "compiled"
 PEERS = ("default", COMPILED)
 ANSWERED = 40
-"""Held-out prompts whose answers are timed whole."""
+"""Held-out prompts whose whole answers are timed."""
 
 
 @dataclass(frozen=True)
 class CpuRecord:
-    """What the command found; a part that was left out is empty.
+    """Result of the command; parts that did not run are empty.
 
-    host_core: where the rounds' Python ran, the device being the pinned core. Plain decoding has
-    one core for everything, peers too.
+    `host_core` ran Python during the rounds, while the device ran on the pinned core. Plain
+    decoding has one core for everything, peers too.
     """
 
     repetitions: int
@@ -52,7 +52,7 @@ class CpuRecord:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The pair, what is measured, how often and where."""
+    """Add the flags: the pair, the parts, repetitions and core."""
     add_pair_flags(parser, load=False)
     parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
     add_shared(parser, "--repetitions")
@@ -69,8 +69,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Measures plain decoding and rounds."""
-    # Before anything runs on JAX or torch: both size their thread pools by the cores they may use.
+    """Run the selected parts and print them."""
+    # Before JAX and torch start: both size their thread pools by the cores they may use.
     allowed = allowed_cores()
     found = conditions(pin(flags.core))
     say = Console(stderr=True).print
@@ -93,7 +93,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, record: CpuRecord) -> None:
-    """All parts, as far as they were measured."""
+    """Print all parts that were measured."""
     if record.plain:
         print_plain(console, record.plain)
     if record.rounds:
@@ -107,7 +107,7 @@ def print_result(console: Console, record: CpuRecord) -> None:
 
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
-    """Plain decoding and its peers, the byte floor, and where the time goes."""
+    """Print plain decoding and its peers, the byte floor, and the time by operation."""
     title = "Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread"
     headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
     table = text_table(title, headings, left=("",))
@@ -122,7 +122,7 @@ def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
 
 
 def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
-    """The engine, then every peer; tokens a second leave the prefill out, whole runs have it."""
+    """Return rows for the engine and every peer. Whole runs include prefill, tokens/s does not."""
 
     def cells(name: str, times: StepTimes) -> tuple[str, str, str]:
         return name, times.step_s.milliseconds, f"{result.batch / times.step_s.median:.1f}"
@@ -139,7 +139,7 @@ def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
 
 
 def print_floor(console: Console, result: PlainResult) -> None:
-    """What a step must read, how long that takes, and whether both sides agree."""
+    """Print the bytes and the shortest time of a step, and how many sequences equal the peers'."""
     floor, speed = result.floor, result.bandwidth
     console.print(
         f"batch {result.batch}: a step reads {floor.weight_bytes / 1e6:.1f} MB of weights "
@@ -159,7 +159,7 @@ def print_floor(console: Console, result: PlainResult) -> None:
 
 
 def print_profile(console: Console, result: PlainResult) -> None:
-    """Where a step's time goes, by operation."""
+    """Print a step's time by operation."""
     title = f"Batch {result.batch}: one step by operation, under the profiler"
     headings = ("operation", "us a step", "share", "runs a step")
     table = text_table(title, headings, left=("operation",))
@@ -172,7 +172,7 @@ def print_profile(console: Console, result: PlainResult) -> None:
 
 
 def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
-    """Phases, prediction and host share of every k and batch."""
+    """Print phases, prediction and host share of every k and batch."""
     headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
     headings += ("engine", "of prediction", "of alone", "host", "kept a round", "break-even")
     headings += ("tokens/s", "plain", "ratio", "its range")
@@ -209,7 +209,7 @@ def _round_cells(result: RoundResult) -> tuple[str, ...]:
 
 
 def print_contexts(console: Console, results: Sequence[ContextResult]) -> None:
-    """A round's parts at every length."""
+    """Print a round's parts at every context length."""
     headings = ("context", "step", "attention", "other operations", "host", "attention, ns a row")
     table = text_table("One sequence, a round of k=3 by context, ms (median)", headings)
     for result in results:
@@ -220,7 +220,7 @@ def print_contexts(console: Console, results: Sequence[ContextResult]) -> None:
 
 
 def verdict(results: Sequence[RoundResult]) -> str:
-    """Whether speculation pays here, in one plain sentence."""
+    """Return one sentence that says whether speculation pays off on this machine."""
     best = max(results, key=lambda result: result.answers.speedup.median)
     speedup = best.answers.speedup.median
     where = f"k={best.num_speculative_tokens}, batch {best.batch}"
@@ -233,9 +233,9 @@ def verdict(results: Sequence[RoundResult]) -> str:
 
 
 def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainResult]:
-    """Plain decoding of the random model against transformers, `peers` of PEERS.
+    """Compare plain decoding of the random model with `peers` of PEERS.
 
-    ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
+    Raises ImportError without torch, OSError without a C++ compiler for the compiled peer.
     """
     if COMPILED in peers:
         need_compiler()
@@ -252,7 +252,7 @@ def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainRes
 def run_rounds(
     pair: LoadedPair, repetitions: int, per_category: int, say: Say
 ) -> list[RoundResult]:
-    """The speculative round of a pair, and its accept length on held-out prompts."""
+    """Measure a pair's speculative round, and its accept length on held-out prompts."""
     prompts, results = held_out(pair.tokenizer, per_category), []
     accept: dict[int, AcceptRow] = {}
     for k in WIDTHS:
@@ -267,12 +267,12 @@ def run_rounds(
 
 
 def _spread(count: int, among: int) -> list[int]:
-    """Indices across all categories, not only the first."""
+    """Return evenly spaced indices, to cover all categories."""
     return [i * among // count for i in range(count)]
 
 
 def print_towers(console: Console, results: Sequence[TowerResult]) -> None:
-    """MoonViT beside transformers', and beside its arithmetic."""
+    """Print MoonViT's times next to transformers' and to the arithmetic alone."""
     layers = results[0].layers
     title = f"MoonViT of released widths, {layers} of 27 blocks, float32, one thread"
     headings = ("patches", "ms", "transformers, ms", "to ours", "share of the floor")

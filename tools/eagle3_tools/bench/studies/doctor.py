@@ -1,6 +1,6 @@
-"""The first minutes on a machine: versions, devices, every kernel, all-reduces, whole rounds.
+"""First checks of a machine: versions, devices, every kernel, all-reduces, whole rounds.
 
-Each look runs in a process of its own, so that what crashes or hangs is a finding too.
+Each check runs in its own process, so that a crash or hang becomes a finding.
 """
 
 import argparse
@@ -36,7 +36,7 @@ LIMIT_S = 300.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Whose kernels, on how many devices, and where the report goes."""
+    """Add the flags of the model, the devices and the report."""
     parser.set_defaults(check=_check)
     both = "config.json, or a directory or hub id with one"
     parser.add_argument("--model", metavar="PATH", help=f"what will be served: {both}")
@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Those of the server that kernels' shapes and types depend on."""
+    """Add the server flags that determine kernels' shapes and dtypes."""
     group = parser.add_argument_group("as it will be served")
     group.add_argument(
         "--num-speculative-tokens", type=int, metavar="K", default=3, help="drafts; default: 3"
@@ -76,7 +76,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _engine(flags: argparse.Namespace) -> EngineConfig:
-    """As it will be served. Raises ValueError, naming the flag, for what can't work."""
+    """Return the server's engine configuration; raise ValueError, naming a flag, for a bad one."""
     dtype = flags.kv_cache_dtype.removesuffix("_e4m3")
     given: dict[str, Any] = {
         "eagle_topk": flags.speculative_eagle_topk,
@@ -120,9 +120,11 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
-    """Returns 0, 1 where something is wrong, 130 after Ctrl-C, with what was found so far in the
-    report. Raises ValueError where the machine or the model's files are of no use."""
-    # The processes of several looks share the devices.
+    """Run all checks; return 0, 1 if a finding is bad, 130 after Ctrl-C.
+
+    The report always has the findings so far. Raises ValueError for unusable JAX or model files.
+    """
+    # The processes of several checks share the devices.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from eagle3_tools.bench.doctor.examination import Examination, Examined
     from eagle3_tools.bench.doctor.served import Served
@@ -154,13 +156,13 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
 
 
 def print_finding(console: Console, finding: Finding) -> None:
-    """One line, however long."""
+    """Print one line, however long."""
     style = "bold red" if finding.bad else ""
     console.print(f"{finding}", style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_result(console: Console, findings: list[Finding]) -> None:
-    """How many there are of each kind, and the kernels to switch off."""
+    """Print the number of findings of each kind, and the kernels to switch off."""
     counts = {verdict: 0 for verdict in dict.fromkeys(f.verdict for f in findings)}
     for finding in findings:
         counts[finding.verdict] += 1
@@ -176,7 +178,7 @@ def _progress() -> Progress:
 
 
 def _write(path: Path, fields: dict[str, object]) -> None:
-    """All of it or nothing."""
+    """Write the file atomically."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     try:
         text = json.dumps(finite({"benchmark": "doctor", **fields}), indent=2, allow_nan=False)

@@ -1,8 +1,8 @@
-"""Equality of outputs over k, batch, preemption and run: coupled sampling's promise, counted.
+"""Check that outputs are equal over k, batch size, preemption and repeated runs.
 
-All prompts run under all sampling settings through one engine per case. Outside exact mode every
-answer is compared with plain decoding one sequence at a time, and a difference must be a tie
-(`equality/ties.py`). In exact mode speculative and plain answers of one bucket and k must be equal.
+All prompts run under all sampling settings, through one engine for each case. Outside exact mode
+every answer is compared with plain decoding of one sequence at a time, and differences must be ties
+(`equality/ties.py`). In exact mode speculative and plain answers of one bucket and k are equal.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What one case gave. reference: it is what the others of its group are compared with."""
+    """Result of one case. `reference`: the other cases of its group are compared with it."""
 
     name: str
     reference: bool
@@ -55,7 +55,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class EqualResult:
-    """All cases. ties: explained differences outside exact mode, of `compared` answers."""
+    """Results of all cases. `ties` counts explained differences outside exact mode."""
 
     prompts: int
     settings: tuple[str, ...]
@@ -68,12 +68,12 @@ class EqualResult:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise is kept."""
+        """True if all checks passed."""
         return not self.failures
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The pair, and how much is compared."""
+    """Add the flags of the pair and of the amount of work."""
     add_pair_flags(parser)
     add_parallel_flags(parser)
     parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
@@ -87,7 +87,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Compares outputs over k, batch and preemption; status 1 where one differs."""
+    """Compare outputs over k, batch and preemption; return 1 if one differs."""
     if PAGE_SIZE % flags.decode_context_parallel_size:
         raise ValueError(
             f"--decode-context-parallel-size must divide a page of {PAGE_SIZE} tokens here; got "
@@ -110,7 +110,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_case(console: Console, case: CaseResult) -> None:
-    """One line as a case ends."""
+    """Print one line for a finished case."""
     role = "reference" if case.reference else f"{case.identical} of {case.compared} equal"
     preempted = f", {case.preemptions} preemptions" if case.preemptions else ""
     console.print(f"{case.name}: {role}{preempted} ({case.tokens} tokens, {case.seconds:.0f} s)")
@@ -119,7 +119,7 @@ def print_case(console: Console, case: CaseResult) -> None:
 
 
 def print_result(console: Console, result: EqualResult) -> None:
-    """The sum, and every failure."""
+    """Print the totals and every failure."""
     console.print(
         f"{result.prompts} prompts x {len(result.settings)} settings: {result.identical} of "
         f"{result.compared} answers identical, {result.ties} differ by a tie, "
@@ -137,8 +137,7 @@ def check_equal(
     on_case: Callable[[CaseResult], None] = lambda _: None,
     context_parts: int = 1,
 ) -> EqualResult:
-    """Runs the plan and compares; `on_case` hears of every case as it ends. context_parts: devices
-    that divide each context."""
+    """Run the plan with contexts split in `context_parts`; call `on_case` after each case."""
     runner = _Runner(pair, prompts, max_tokens, context_parts)
     cases: list[CaseResult] = []
     for group in plan:
@@ -149,7 +148,7 @@ def check_equal(
 
 
 def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualResult:
-    """Adds the cases up and applies the limit on ties."""
+    """Add up the cases and apply the limit on ties."""
     others = [case for case in cases if not case.reference]
     compared = sum(case.compared for case in others)
     free = [case for case in others if not case.exact]
@@ -198,7 +197,7 @@ class _Runner:
         self._scorer = Scorer(pair.target, self._max_len, pair.eos_token_ids)
 
     def run(self, group: Group) -> Iterable[CaseResult]:
-        """The reference first."""
+        """Yield the result of the reference, then those of the other cases."""
         expected, result = self._answer(group.reference)
         yield result
         for case in group.others:

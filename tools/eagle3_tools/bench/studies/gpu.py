@@ -1,8 +1,8 @@
-"""The embedded pair on the GPU that is there: its round, its serving loop, and its tokens.
+"""Measure the embedded pair on this machine's GPU: its round, its serving loop, its tokens.
 
-Each part runs in a process of its own and is a JSON line as it ends; then the CPU answers the same
-requests, and tokens that differ must be a tie (`equality/ties.py`). A round must launch nothing
-but its program. `--dry-run` goes through it on a CPU; its times mean nothing.
+Each part runs in its own process and adds a JSON line to the record when it ends. Then the CPU
+answers the same requests; tokens that differ must be a tie (`equality/ties.py`). A round must
+launch nothing but its program. `--dry-run` runs everything on a CPU; its times mean nothing.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from serve.pair.loading import LoadedPair
 
 PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
 NOT_CARRIED = (*THERE, "flax", "orbax-checkpoint", "tokenizers")
-"""A machine that trains has them: its flax fits its JAX, and the last two are large."""
+"""Packages that a machine for training already has: its flax fits its JAX, the others are large."""
 PARTS = "round", "loop"
 MODULES = ("eagle3_tools.bench.cli", "eagle3_tools.bench.studies.gpu")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """How much is answered, and how long a part may take."""
+    """Add the flags: number and length of answers, time limit of a part."""
     use_embedded_pair(parser)
     parser.set_defaults(check=_check)
     parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
@@ -75,7 +75,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Measures and compares; status 1 where a token or a launch is wrong, 2 without a GPU."""
+    """Measure and compare; return 1 if a token or a launch is wrong, 2 without a GPU."""
     if flags.carry:
         carried = carry(Path(flags.carry), "eagle3_tools.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
         console.print("\n".join(carried.lines()), markup=False, soft_wrap=True)
@@ -96,7 +96,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
         holds &= not isinstance(result, Failure) and result.holds
         found += [result] if isinstance(result, ServingLoop) else []
     for loop in found:
-        # From here on: the answers to compare with.
+        # From here on this process computes the expected answers.
         jax.config.update("jax_platforms", "cpu")
         differences = differing(embedded_pair(), jobs[1], loop)
         record.add("tokens", differences=[asdict(one) for one in differences])
@@ -112,7 +112,7 @@ def _in_processes(jobs: Sequence[Work], limit_s: float) -> Any:
 
 
 def differing(pair: LoadedPair, job: Work, loop: ServingLoop) -> list[Difference]:
-    """Where the loop's answers are not those that the device of this process gives."""
+    """Compare the loop's answers with those of this process's device."""
     expected = measure(pair, job, traced=False)
     requests = requests_of(pair, job)
     longest = max(len(one.prompt_ids) for one in requests) + job.max_tokens
@@ -121,7 +121,7 @@ def differing(pair: LoadedPair, job: Work, loop: ServingLoop) -> list[Difference
 
 
 def print_result(console: Console, answers: int, differences: Sequence[Difference]) -> bool:
-    """Says what differs; whether each difference is a tie."""
+    """Print the differences; return whether each is a tie."""
     wrong = [one for one in differences if one.cause is None]
     equal = answers - len(differences)
     ties = len(differences) - len(wrong)

@@ -1,4 +1,4 @@
-"""Results of sweeps as tables, figures and an HTML page."""
+"""Show results of sweeps as tables, figures and an HTML page."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from eagle3_tools.bench.studies.sweep import print_result
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Where results are, and where the page goes."""
+    """Add the flags of the results and the output directory."""
     use_embedded_pair(parser)
     parser.add_argument("results", nargs="+", metavar="DIR", help="--output of sweeps")
     parser.add_argument(
@@ -19,8 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Writes the page and prints the tables of `eagle3-bench sweep`; ImportError without the extra
-    `plot`."""
+    """Write the page and print the sweep's tables; raise ImportError without the extra `plot`."""
     from eagle3_tools.bench.sweep.report import read_results, write_report
 
     results = read_results(flags.results)

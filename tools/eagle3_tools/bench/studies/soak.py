@@ -1,9 +1,9 @@
-"""Random traffic against a real server process, then a check for leaks.
+"""Random traffic on a real server process, then a check for leaks.
 
-Clients stream or not, sample or not, hang up in the middle, and ask for things that are refused,
-while the page pool is small enough for preemptions. Afterwards no request may run or wait, no
-page may be in use, and neither resident memory nor the number of open files may have grown since
-the warm-up. With host memory below the cache its slots are few enough to be used again and again.
+Clients stream or not, sample or not, disconnect early, and send invalid requests, while the page
+pool is small enough for preemptions. Afterwards no request may run or wait and no page may be in
+use. Resident memory and open files must not have grown since the warm-up. With KV offloading, the
+host slots are few enough to be reused many times.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from serve.pair.notices import Say
 
 REQUEST_TIMEOUT_S = 120.0
 WARM_UP_SHARE = 0.3
-"""The first part of the run, in which allocators fill; memory is compared from its end on."""
+"""Fraction of the run in which allocators fill. Memory is compared after it."""
 MEMORY_GROWTH = 0.05
 REFUSED = (
     {"temperature": -1},
@@ -40,11 +40,11 @@ GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 @dataclass(frozen=True)
 class SoakRecord:
-    """What a soak saw: outcomes by kind, gauges after the last request, memory in MiB.
+    """Outcomes by kind, gauges after the last request, memory in MiB.
 
-    open_files: of the server, idle after its first requests and at the end. tiers: with host
-    memory, its share in use at the end and prompt tokens that came from below, with a directory
-    the same of it; none of them may be 0.
+    `open_files` are the server's, idle after its first requests and at the end. `tiers` has usage
+    at the end and tokens loaded from the host tier and, with a directory, the disk tier; none may
+    be 0.
     """
 
     seconds: float
@@ -59,12 +59,12 @@ class SoakRecord:
 
     @property
     def files_growth(self) -> int:
-        """Files open after the last request, over those before the first."""
+        """Open files after the last request minus those before the first."""
         return self.open_files[1] - self.open_files[0]
 
     @property
     def holds(self) -> bool:
-        """Whether nothing leaked, nothing failed and every kind of traffic took place."""
+        """True if nothing leaked or failed and every kind of traffic occurred."""
         kinds = ("finished", "hung up", "refused")
         idle = not any(self.gauges.values())
         flat = self.memory_growth <= MEMORY_GROWTH and self.files_growth <= 0
@@ -79,7 +79,7 @@ class SoakRecord:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """How long, how many clients and how few pages."""
+    """Add the flags: duration, clients and pages."""
     use_embedded_pair(parser)
     parser.add_argument("--seconds", type=float, default=600.0, help="how long it runs")
     parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
@@ -103,7 +103,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Loads a server for minutes; status 1 where it lost something."""
+    """Load a server for minutes; return 1 if something leaked or failed."""
     own = ["--demo", "--num-gpu-blocks-override", f"{flags.pages}"]
     if flags.kv_offloading_size:
         own += ["--kv-offloading-size", f"{flags.kv_offloading_size}"]
@@ -117,7 +117,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, result: SoakRecord) -> None:
-    """What the traffic was and what it left behind."""
+    """Print the outcomes, and the server's state afterwards."""
     outcomes = ", ".join(f"{count} {kind}" for kind, count in sorted(result.outcomes.items()))
     console.print(f"{result.seconds:.0f} s, {result.concurrency} clients: {outcomes}")
     left = ", ".join(f"{name} {value:g}" for name, value in result.gauges.items())
@@ -135,7 +135,7 @@ def print_result(console: Console, result: SoakRecord) -> None:
 
 async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say) -> SoakRecord:
     outcomes, prompts = Counter[str](), user_prompts(flags.prompts)
-    # What the first requests open for good: the processes that render chats.
+    # The first requests start the processes that render chats, whose files stay open.
     first = random.Random(-1)
     await asyncio.gather(*(_ask(address, _random_body(prompts, first), None) for _ in range(8)))
     files = [_open_files(pid)]
@@ -211,7 +211,7 @@ def _random_body(prompts: list[str], rng: random.Random) -> dict[str, Any]:
 
 
 async def _ask(address: Address, body: dict[str, Any], patience: int | None) -> str:
-    """Sends one request; hangs up after `patience` lines (or tenths of a second, unstreamed)."""
+    """Send one request; disconnect after `patience` lines (tenths of a second if not streamed)."""
     timeout = None if body["stream"] or patience is None else patience / 10
     try:
         async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""Load on any OpenAI server, or on servers of ours: speed over lengths and concurrency."""
+"""Measure throughput and latency of OpenAI servers over lengths and concurrency."""
 
 import argparse
 import asyncio
@@ -32,11 +32,11 @@ from serve.text_table import text_table
 
 READY_TIMEOUT_S = 3600.0
 LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
-"""ISL/OSL; the embedded pair has a context of 1024 tokens."""
+"""ISL/OSL. The embedded pair has a context of 1024 tokens."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Servers, load and results."""
+    """Add the flags of servers, load and results."""
     parser.set_defaults(check=check_demo)
     _add_servers(parser.add_argument_group("servers"))
     _add_load(parser.add_argument_group("load"))
@@ -129,7 +129,7 @@ def _add_result(group: Any) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Returns 0, 1 when a request failed, 130 after Ctrl-C; results so far are in their files."""
+    """Run the sweep, a file for each run; return 0, 1 if a request failed, 130 after Ctrl-C."""
     plan = read_plan(flags)
     into = Path(flags.output)
     into.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, results: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each configuration, length and concurrency: medians over the seeds."""
+    """Print a line for each configuration, length and concurrency: medians over the seeds."""
     rows = rows_of(results)
     speed = _table("Tokens/s and GPU, and times: medians over seeds of each run's median", SPEED)
     spoken = _table("What drafts gave, and what was said", SPOKEN)
@@ -169,7 +169,7 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 
 def read_plan(flags: argparse.Namespace) -> SweepPlan:
-    """The plan that the flags describe; ValueError where they contradict each other."""
+    """Make the plan from the flags; raise ValueError for contradictions."""
     if flags.url and (flags.model or flags.draft or flags.demo):
         raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
     if not flags.url:
@@ -202,12 +202,12 @@ def read_plan(flags: argparse.Namespace) -> SweepPlan:
         flags.gpus,
         flags.device or own_device,
     )
-    assert plan.longest  # Refuses lengths and ratios that can't be, before a server starts.
+    assert plan.longest  # Refuses impossible lengths and ratios before a server starts.
     return plan
 
 
 def parse_lengths(text: str) -> tuple[int, int]:
-    """Reads ISL/OSL; ValueError for anything else."""
+    """Parse ISL/OSL; raise ValueError for anything else."""
     isl, _, osl = text.partition("/")
     if not (isl.isdigit() and osl.isdigit() and int(isl) and int(osl)):
         raise ValueError(f"--lengths are ISL/OSL in tokens, such as 1024/1024; got {text!r}")

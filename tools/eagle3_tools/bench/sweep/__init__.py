@@ -1,1 +1,1 @@
-"""A server's throughput and latency over lengths and concurrency: `eagle3-bench sweep`."""
+"""Parts of `eagle3-bench sweep`: a server's throughput and latency over lengths and concurrency."""

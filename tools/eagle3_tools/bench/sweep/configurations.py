@@ -1,4 +1,4 @@
-"""The servers that a sweep starts itself: plain, speculative, and with acceptance made up."""
+"""Configurations of servers that a sweep starts: plain, speculative, synthetic acceptance."""
 
 import json
 import re
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from eagle3_tools.bench.sweep.plan import SLACK_TOKENS, SweepPlan
 
 GOLDEN = {1: 1.83, 2: 2.43, 3: 2.88, 4: 3.24, 5: 3.46, 6: 3.62, 7: 3.71, 8: 3.77}
-"""Accept length by k that InferenceX found for Kimi-K2.5 with EAGLE-3 on real tasks, thinking on
-(golden_al_distribution/kimik2.5_eagle3.yaml at 843c6254): what throughput is compared at."""
+"""Accept lengths by k at which throughput is compared: InferenceX's for Kimi-K2.5 with EAGLE-3.
+
+Measured on real tasks, thinking on (golden_al_distribution/kimik2.5_eagle3.yaml at 843c6254).
+"""
 NAME = re.compile(r"plain|(k|golden)([1-8])")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to run one build. k = 0: plain decoding; synthetic: the accept length to pretend."""
+    """A server configuration. k = 0 is plain decoding; `synthetic` is a synthetic accept length."""
 
     name: str
     k: int
@@ -23,7 +25,7 @@ class Configuration:
 
     @classmethod
     def of(cls, name: str) -> "Configuration":
-        """Reads plain, k3 or golden3; ValueError for other names."""
+        """Parse plain, k3 or golden3; raise ValueError for other names."""
         found = NAME.fullmatch(name)
         if not found:
             raise ValueError(
@@ -38,8 +40,7 @@ class Configuration:
     def server_flags(
         self, plan: SweepPlan, model: str | None, draft: str | None, rest: Sequence[str]
     ) -> list[str]:
-        """The command line of an eagle3-serve that fits the plan; no model means the embedded pair.
-        What `rest` says comes last and wins."""
+        """Return the flags of eagle3-serve for the plan (no model: embedded pair); `rest` wins."""
         keys: dict[str, object] = {"num_speculative_tokens": self.k}
         if draft and self.k:
             keys["model"] = draft

@@ -1,4 +1,4 @@
-"""One server over every length and concurrency, several seeds each: a file for each run."""
+"""Measure one server at every length, concurrency and seed, with a result file for each run."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from eagle3_tools.bench.sweep.result import Point, point_of, result_json
 
 @dataclass(frozen=True)
 class Subject:
-    """A server under test, by the name that results give its configuration."""
+    """A server under test; `configuration` is its name in results."""
 
     configuration: str
     server: Server
@@ -33,7 +33,7 @@ class Subject:
 
 
 def write_result(directory: Path, result: dict[str, Any]) -> Path:
-    """Writes a run's file, whole or not at all."""
+    """Write the file of a run atomically."""
     path = directory / f"{point_of(result)}.json"
     with replaced(path) as file:
         file.write(json.dumps(result, indent=1, allow_nan=False).encode())
@@ -43,7 +43,7 @@ def write_result(directory: Path, result: dict[str, Any]) -> Path:
 async def measure(
     subject: Subject, plan: SweepPlan, into: Path, progress: SweepProgress
 ) -> list[dict[str, Any]]:
-    """All runs of one server; each is in its file before the next one begins."""
+    """Run all points on one server; write each result before the next run begins."""
     results, found = [], conditions()
     for where in product(plan.workloads, plan.concurrencies, plan.seeds):
         what = subject.configuration, subject.server.model, subject.tokenizer_name
@@ -81,8 +81,10 @@ async def _run(
 async def find_subject(
     name: str, url: str, endpoint: Endpoint, model: str | None, tokenizer: str | None
 ) -> Subject:
-    """Asks a running server what it is. Raises OSError when it does not answer, ValueError when
-    its tokenizer can't be found here."""
+    """Query a running server for its model, tokenizer and version.
+
+    Raises OSError if it does not answer, ValueError if its tokenizer is not available here.
+    """
     address = Address.of(url)
     card = await first_model(address)
     source = tokenizer or card.get("root") or card["id"]

@@ -1,4 +1,4 @@
-"""What a sweep runs: lengths, loads and seeds. Nothing here imports JAX: flags are read first."""
+"""The runs of a sweep: lengths, loads and seeds. Does not import JAX, so that parsing is fast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from eagle3_tools.bench.load.lengths import length_range
 from eagle3_tools.bench.load.workload import Endpoint, Workload
 
 SLACK_TOKENS = 16
-"""Beyond the longest prompt and answer: a few texts are read as some tokens more."""
+"""Context tokens beyond prompt and answer: a few texts tokenize to some more tokens."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What is run. workloads: one for each ISL/OSL; *_per_client: times the concurrency."""
+    """The runs of a sweep. `*_per_client` is multiplied by the concurrency."""
 
     workloads: Sequence[Workload]
     concurrencies: Sequence[int]
@@ -27,12 +27,12 @@ class SweepPlan:
 
     @property
     def runs(self) -> int:
-        """How many runs one configuration has."""
+        """Number of runs for one configuration."""
         return len(self.workloads) * len(self.concurrencies) * len(self.seeds)
 
     @property
     def longest(self) -> int:
-        """The most tokens that a prompt and its answer may have."""
+        """Most tokens of a prompt and its answer."""
         return max(
             sum(length_range(w.sampling, n, w.range_ratio)[1] for n in (w.isl, w.osl))
             for w in self.workloads

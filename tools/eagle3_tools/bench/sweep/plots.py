@@ -1,4 +1,4 @@
-"""A sweep as figures (extra `plot`)."""
+"""Figures of a sweep (extra `plot`)."""
 
 import io
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from eagle3_tools.bench.sweep.rows import Row
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, which everybody can distinguish."""
+"""Okabe and Ito's palette, which is safe for colour-blind readers."""
 STYLE: Any = {
     "svg.hashsalt": "eagle3",
     "svg.fonttype": "none",
@@ -31,7 +31,7 @@ TOKENS = "output tokens/s and GPU"
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """By name: one of every ISL/OSL, and one of what was accepted if anything was."""
+    """Return figures by name: one for each ISL/OSL, and one of acceptance if there is any."""
     lengths = dict.fromkeys((row.isl, row.osl) for row in rows)
     with matplotlib.rc_context(STYLE):
         found = {
@@ -46,14 +46,14 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG and as SVG."""
+    """Write a figure as PNG and SVG."""
     with matplotlib.rc_context(STYLE):
         figure.savefig(path.with_suffix(".png"), dpi=150)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
 
 
 def inline_svg(figure: Figure) -> str:
-    """The element for an HTML page."""
+    """Return the <svg> element for an HTML page."""
     text = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -90,7 +90,7 @@ def _throughput(rows: Sequence[Row]) -> Figure:
 
 
 def _with_spread(axes: Any, loads: Sequence[int], rows: Sequence[Row], look: Any) -> None:
-    """Medians over the seeds, and from the least to the most of them."""
+    """Plot the median over seeds, with bars from the smallest to the largest."""
     spreads = [row.output_tput_per_gpu for row in rows]
     below = [spread.median - spread.best for spread in spreads]
     above = [spread.worst - spread.median for spread in spreads]
@@ -98,7 +98,7 @@ def _with_spread(axes: Any, loads: Sequence[int], rows: Sequence[Row], look: Any
 
 
 def _acceptance(rows: Sequence[Row]) -> Figure:
-    """Of every configuration, the mean over lengths and loads at each position."""
+    """Plot acceptance by position for every configuration, averaged over lengths and loads."""
     figure = Figure(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
     for colour, (name, of) in zip(cycle(COLOURS), _configurations(rows).items(), strict=False):

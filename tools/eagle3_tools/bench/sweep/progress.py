@@ -11,7 +11,7 @@ from eagle3_tools.bench.sweep.result import Point
 
 
 class SweepProgress:
-    """A bar for the run under way, and a line for each that ended; a context."""
+    """A context manager with a bar for the current run and a line for each finished one."""
 
     def __init__(self, console: Console, runs: int) -> None:
         self._runs, self._ended = runs, 0
@@ -33,22 +33,22 @@ class SweepProgress:
         self._bar.stop()
 
     def starting(self, configuration: str) -> None:
-        """A server of ours loads and compiles."""
+        """Show that a server is loading and compiling."""
         self._bar.reset(self._task, total=None, description=f"starting {configuration}")
 
     def begin(self, point: Point, requests: int) -> None:
-        """A run begins, with its warm-up."""
+        """Show a new run, including its warm-up."""
         load = point.workload
         where = f"{point.configuration} {load.isl}/{load.osl} x {point.concurrency}"
         run = f"[{self._ended + 1}/{self._runs}] {where} seed {point.seed}"
         self._bar.reset(self._task, total=requests, description=run)
 
     def on_outcome(self, _: Outcome) -> None:
-        """A request ended."""
+        """Count a finished request."""
         self._bar.advance(self._task)
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """A run ended."""
+        """Print the result of a finished run."""
         self._ended += 1
         ours = result["eagle3"]
         failed = f", {ours['failed']} FAILED: {ours['first_error']}" if ours["failed"] else ""

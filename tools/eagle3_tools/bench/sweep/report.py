@@ -1,4 +1,4 @@
-"""Results of sweeps as one HTML page that needs nothing else, and the figures in it as files."""
+"""Results of sweeps as a self-contained HTML page, with its figures as files."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ MEANING = (
 
 
 def read_results(directories: Iterable[str | Path]) -> list[dict[str, Any]]:
-    """All results in the directories; ValueError where there is none, or a file is none."""
+    """Read all results in the directories; raise ValueError if there is none or a bad file."""
     files = [path for place in directories for path in sorted(Path(place).glob("*_seed*.json"))]
     if not files:
         raise ValueError("no results: name directories that eagle3-bench sweep has written to")
@@ -60,13 +60,13 @@ def read_results(directories: Iterable[str | Path]) -> list[dict[str, Any]]:
 
 def _order(result: Mapping[str, Any]) -> tuple[float, ...]:
     load = result["eagle3"]["workload"]
-    # As they were run, configurations within a load.
+    # In the order of the runs, which alternates configurations at one load.
     started = result["benchmark_start_time_unix"]
     return load["isl"], load["osl"], result["max_concurrency"], started
 
 
 def write_report(results: Sequence[Mapping[str, Any]], into: Path) -> Path:
-    """Writes report.html and every figure as PNG and SVG; returns the page."""
+    """Write report.html and every figure as PNG and SVG; return the path of the page."""
     rows = rows_of(results)
     drawn = figures(rows)
     into.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def _table(headings: Sequence[str], rows: Sequence[Row], cells: Sequence[Sequenc
 
 
 def _conditions(results: Sequence[Mapping[str, Any]]) -> str:
-    """What all runs were taken under; where they differ, every value."""
+    """Return the conditions of the runs as HTML; where they differ, all values."""
     ours = [result["eagle3"] for result in results]
     taken = [o["conditions"] for o in ours]
     facts = {

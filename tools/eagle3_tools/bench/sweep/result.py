@@ -1,6 +1,7 @@
-"""One run as the JSON that `benchmark_serving.py --save-result` writes, which InferenceX's
-utils/process_result.py reads; acceptance under the names of `vllm bench serve`; what else we know
-under one key of ours, `eagle3`.
+"""Write one run as `benchmark_serving.py --save-result` does, for InferenceX.
+
+Its utils/process_result.py reads the file. Acceptance has the names of `vllm bench serve`;
+everything else is under the key `eagle3`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured where. gpus: that share the model, by which throughput is divided."""
+    """One run of a sweep. `gpus` share the model; throughput is divided by their number."""
 
     configuration: str
     model: str
@@ -45,10 +46,10 @@ def result_json(
     found: Conditions,
     percentiles: Sequence[float],
 ) -> dict[str, Any]:
-    """The whole result. encode: text to token ids, for diversity and where usage is missing.
+    """Build the result; `encode` counts tokens for diversity, and if usage is missing.
 
-    No key of the first level but the latencies' ends with `ms` or holds `tpot`: the reader takes
-    each of those for a time.
+    Top-level keys that end with `ms` or contain `tpot` must be latencies, because InferenceX's
+    reader treats each of them as a time.
     """
     answers = [(p, o) for p, o in zip(prompts, traffic.outcomes, strict=True) if not o.error]
     lens = [0 if o.error else _tokens(o, encode) for o in traffic.outcomes]
@@ -87,7 +88,7 @@ def result_json(
 
 
 def _tokens(outcome: Outcome, encode: Encode) -> int:
-    """As the server counts, who may send several tokens in one event; else as the text is read."""
+    """Return the server's token count, else that of the text; an event may carry several tokens."""
     if outcome.completion_tokens is None:
         return len(encode(outcome.text))
     return outcome.completion_tokens
@@ -96,8 +97,10 @@ def _tokens(outcome: Outcome, encode: Encode) -> int:
 def _latencies(
     outcomes: Sequence[Outcome], lens: Sequence[int], percentiles: Sequence[float]
 ) -> dict[str, float]:
-    """Milliseconds, by the formulas of benchmark_serving.py: TPOT without the first token and
-    request by request, ITL between events."""
+    """Compute latencies in milliseconds by the formulas of benchmark_serving.py.
+
+    TPOT is per request without the first token; ITL is between events.
+    """
     answered = [(o, n) for o, n in zip(outcomes, lens, strict=True) if not o.error]
     samples = {
         "ttft": [o.ttft for o, _ in answered],
@@ -115,7 +118,7 @@ def _statistics(name: str, ms: np.ndarray, percentiles: Sequence[float]) -> dict
     if not len(ms):
         return {}
     found = {"mean": np.mean(ms), "median": np.median(ms)}
-    # Of equal times the reader would take 1 over the deviation.
+    # The reader would compute 1 / std, and divide by 0 if all times are equal.
     if np.std(ms) > 0:
         found["std"] = np.std(ms)
     found |= {f"p{percentile:g}": np.percentile(ms, percentile) for percentile in percentiles}
@@ -167,12 +170,12 @@ def _ours(
 
 
 def _diversity(texts: Iterable[str], synthetic: float | None, encode: Encode) -> float | None:
-    """None for synthetic acceptance: what is said then is not the model's."""
+    """Return None for synthetic acceptance, whose text is not the model's."""
     return None if synthetic is not None else distinct_bigrams(map(encode, texts))
 
 
 def point_of(result: Mapping[str, Any]) -> str:
-    """A name for the run of a result: its file's."""
+    """Return the name of a run, which is also its file's."""
     ours, load = result["eagle3"], result["eagle3"]["workload"]
     lengths = f"isl{load['isl']}_osl{load['osl']}"
     return f"{ours['configuration']}_{lengths}_conc{result['max_concurrency']}_seed{ours['seed']}"

@@ -1,4 +1,4 @@
-"""Results of several seeds as one row."""
+"""Combine the results of several seeds in one row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,11 @@ TIMES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, length and concurrency. Throughputs are tokens a second and GPU, of the
-    answers (`output_tput_per_gpu`) and of prompts and answers (`tput_per_gpu`); times are medians,
-    acceptance and diversity means over the seeds, None where nothing is drafted or made up."""
+    """One configuration, length and concurrency; times are medians over the seeds.
+
+    Throughputs are tokens/s per GPU, of answers (`output_tput_per_gpu`) or prompts and answers.
+    Acceptance and diversity are means, None without drafts or with synthetic acceptance.
+    """
 
     configuration: str
     isl: int
@@ -35,12 +37,12 @@ class Row:
 
     @property
     def intvty(self) -> float:
-        """Tokens a second that one user sees: 1000 / TPOT in ms, InferenceX's interactivity."""
+        """Tokens per second for one user: 1000 / TPOT in ms, InferenceX's interactivity."""
         return 1000 / self.tpot_ms if self.tpot_ms else 0.0
 
 
 def rows_of(results: Sequence[Result]) -> list[Row]:
-    """A row for every place, in the order in which places first come."""
+    """Return a row for each configuration and load, in order of first appearance."""
     places: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         ours, load = result["eagle3"], result["eagle3"]["workload"]

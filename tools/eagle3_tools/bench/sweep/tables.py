@@ -1,4 +1,4 @@
-"""The columns of a sweep's tables, in a terminal and on a page."""
+"""Columns of a sweep's tables, for terminal and HTML."""
 
 from eagle3_tools.bench.sweep.rows import Row
 
@@ -8,13 +8,13 @@ SYNTHETIC = "* synthetic acceptance: throughput only, the answers are not the mo
 
 
 def place(row: Row) -> tuple[str, ...]:
-    """Where a row was measured; a star: under synthetic acceptance."""
+    """Return the cells that name the run; a star marks synthetic acceptance."""
     star = "*" if row.synthetic else ""
     return f"{row.configuration}{star}", f"{row.isl}/{row.osl}", f"{row.concurrency}"
 
 
 def speed_cells(row: Row) -> tuple[str, ...]:
-    """The columns of SPEED."""
+    """Return the cells of SPEED."""
     return (
         f"{row.output_tput_per_gpu.median:.1f}",
         f"{row.tput_per_gpu.median:.1f}",
@@ -27,7 +27,7 @@ def speed_cells(row: Row) -> tuple[str, ...]:
 
 
 def spoken_cells(row: Row) -> tuple[str, ...]:
-    """The columns of SPOKEN; a dash for what is not known or made up."""
+    """Return the cells of SPOKEN, with a dash for unknown values."""
     positions = " ".join(f"{share:.2f}" for share in row.per_position or ())
     length = row.accept_length
     made_up = " (made up)" if row.synthetic else ""

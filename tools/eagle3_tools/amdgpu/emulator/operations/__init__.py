@@ -1,4 +1,4 @@
-"""What each instruction does to the waves that execute it."""
+"""Translate instructions into functions that update the waves that execute them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +21,14 @@ from eagle3_tools.amdgpu.emulator.waves import Waves, result, source
 from eagle3_tools.aot.amd.decode import Instruction
 
 Run = Callable[[Waves], Any]
-"""Changes the chosen waves. What it returns, unless None, is where they go on."""
+"""Updates the chosen waves. A result other than None is the pc to continue at."""
 NO_EFFECT = {
     *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_icache_inv", "s_dcache_inv"),
     *("buffer_inv", "buffer_wbl2", "s_barrier", "s_endpgm"),
 }
-"""Timing and caches, of which the emulator has none, and what the machine itself does. That the
-waits are enough `waits` proves."""
+"""Instructions for timing and caches, which the emulator lacks, or handled by the machine. `waits`
+proves that the waits are sufficient.
+"""
 SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_cndmask_b32": carries.select,
     "v_mad_u64_u32": carries.multiply_add_64,
@@ -58,11 +59,11 @@ PACKED: dict[str, Callable[..., Any]] = {
 }
 PACKED_16: dict[str, Callable[..., Any]] = {"v_pk_mul_lo_u16": np.multiply}
 PURE: dict[str, Callable[..., Any]] = FLOAT | INTEGER | conversion.CONVERSION
-"""Operations whose result depends on their sources alone, lane by lane."""
+"""Operations whose result depends only on their sources, lane by lane."""
 
 
 def translate(i: Instruction) -> Run:
-    """The function that executes it. Raises Fault, which names it, where there is none."""
+    """Return the function that executes `i`; raise Fault, with its name, if it is unknown."""
     try:
         run = _translate(i)
     except Fault as fault:
@@ -101,7 +102,7 @@ def _vector(i: Instruction) -> Run | None:
 
 
 def _pure(i: Instruction) -> Run | None:
-    """One function of the sources; DPP moves the first of them between lanes."""
+    """Translate a function of the sources; DPP moves the first source between lanes."""
     if i.name.startswith("v_accvgpr_"):
         function = PURE["v_mov_b32"]
     elif i.name.startswith("v_bitop3_"):
@@ -120,7 +121,7 @@ def _pure(i: Instruction) -> Run | None:
 
 
 def _bit_operation(i: Instruction) -> Run:
-    """v_bitop3: what other operations have as modifiers is its truth table."""
+    """Translate v_bitop3, whose truth table has the bits of other operations' modifiers."""
     plain = {name: replace(o, negate=False, absolute=False) for name, o in i.operands.items()}
     function, bare = bit_operation(i.fields), replace(i, operands=plain, fields={})
     reads, write = [source(o) for o in bare.sources], result(bare)
@@ -128,5 +129,5 @@ def _bit_operation(i: Instruction) -> Run:
 
 
 def _saturating_difference(a: Any, b: Any) -> Any:
-    """v_sub_u32 with clamp: not below 0."""
+    """Subtract as v_sub_u32 with clamp does: not below 0."""
     return np.where(a >= b, a - b, np.uint32(0))

@@ -1,4 +1,4 @@
-"""Operations of the vector unit that read or write lane masks: compares, selections, carries."""
+"""Vector operations that read or write lane masks: compares, selections, carries."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ _HALF = U32(0xFFFF)
 
 
 def compare(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_cmp_*: a lane mask; v_cmpx_* would change EXEC and is refused."""
+    """Translate v_cmp_*, which writes a lane mask; refuse v_cmpx_*, which changes EXEC."""
     prefix, operation = instruction.name.split("_")[1:3]
     if prefix != "cmp":
         raise Fault(f"{instruction.name} writes EXEC")
@@ -32,14 +32,14 @@ def compare(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def select(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_cndmask_b32: the second source where the mask has a bit."""
+    """Translate v_cndmask_b32: the second source where the mask has a bit."""
     no, yes = (source(o) for o in instruction.sources[:2])
     mask, write = lane_mask(instruction.operands["src2"]), result(instruction)
     return lambda w: write(w, np.where(mask(w), yes(w), no(w)))
 
 
 def carry(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_add_co, v_sub_co and those that take a carry in: 32 bits and the carry out."""
+    """Translate v_add_co, v_sub_co and their forms with carry in: 32 bits and the carry out."""
     name = instruction.name
     (a, b), reverse = (source(o) for o in instruction.sources[:2]), "rev" in name
     sign = -1 if name.startswith("v_sub") else 1
@@ -53,7 +53,7 @@ def carry(instruction: Instruction) -> Callable[[Waves], None]:
         total = x + sign * y
         if carried is not None:
             total = total + sign * carried(w).astype(I64)
-        # The sum first: the carry may overwrite its own source.
+        # Write the sum first: the carry out may overwrite the carry in.
         write(w, (total & 0xFFFF_FFFF).astype(U32))
         flags(w, (total < 0) | (total > 0xFFFF_FFFF))
 
@@ -61,7 +61,7 @@ def carry(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def multiply_add_64(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_mad_u64_u32, v_mad_i64_i32: a 64-bit sum; the carry out is no one's in our code."""
+    """Translate v_mad_u64_u32 and v_mad_i64_i32: a 64-bit sum. Our code ignores the carry out."""
     reads = [source(o) for o in instruction.sources]
     wide = I64 if instruction.name == "v_mad_i64_i32" else U64
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
@@ -77,12 +77,12 @@ def multiply_add_64(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def packed(instruction: Instruction, function: Callable[..., Any]) -> Callable[[Waves], None]:
-    """v_pk_*_f32: two operations; op_sel says which half of a source each takes."""
+    """Translate v_pk_*_f32: two operations; op_sel chooses the half of each source."""
     fields, sources = instruction.fields, instruction.sources
 
     def reader(place: int, half: int) -> Callable[[Waves], Any]:
         chosen = fields["opsel_hi" if half else "opsel"]
-        if place == 2 and half:  # The third source's bit lies elsewhere.
+        if place == 2 and half:  # The third source's bit is in another field.
             taken = fields["opsel_hi2"]
         else:
             taken = chosen >> place & 1
@@ -106,8 +106,7 @@ def packed(instruction: Instruction, function: Callable[..., Any]) -> Callable[[
 
 
 def packed_16(instruction: Instruction, function: Callable[..., Any]) -> Callable[[Waves], None]:
-    """v_pk_*_u16: an operation on each half; op_sel says which half of a source the lower takes,
-    op_sel_hi the upper."""
+    """Translate v_pk_*_u16; op_sel and op_sel_hi choose source halves for low and high results."""
     fields, reads = instruction.fields, [words(o) for o in instruction.sources]
     if fields.get("clmp"):
         raise Fault(f"clamping of {instruction.name}")
@@ -124,7 +123,7 @@ def packed_16(instruction: Instruction, function: Callable[..., Any]) -> Callabl
 
 
 def packed_move(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_pk_mov_b32: one half of each source."""
+    """Translate v_pk_mov_b32: one half of each source."""
     low, high = (
         words(o, instruction.fields["opsel"] >> place & 1)
         for place, o in enumerate(instruction.sources)

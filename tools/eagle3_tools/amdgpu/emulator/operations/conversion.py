@@ -1,7 +1,7 @@
-"""Conversions of the vector unit, and the divisions' first step, which answers with two results.
+"""Conversions of the vector unit, the steps of a division, and multiply-accumulate.
 
-Meaning: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions"; scales of `scalef32` are the
-exponent of a float32.
+Source: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions". `scalef32` uses a float32's
+exponent.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ F32, U32 = np.float32, np.uint32
 
 
 def _to_integer(low: int, high: int, kind: Any) -> Callable[[Any], Any]:
-    """Towards zero; what doesn't fit becomes the nearest that does, NaN becomes 0."""
+    """Convert towards zero, saturating; NaN becomes 0."""
 
     def apply(x: Any) -> Any:
         whole = np.trunc(np.where(np.isnan(x), F32(0), x).astype(np.float64))
@@ -48,13 +48,13 @@ CONVERSION: dict[str, Callable[..., Any]] = {
 
 
 def _power_of_two(scale: Any) -> Any:
-    """What a float32's exponent alone says, as e8m0 does: 2**-127 to 2**127, or NaN; in float64."""
+    """Return 2**exponent of a float32, as e8m0: 2**-127 to 2**127, or NaN; in float64."""
     exponents = exponent(scale)
     return np.where(exponents == 255, np.nan, np.ldexp(1.0, exponents - 127))
 
 
 def to_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_cvt_scalef32_pk_fp8_f32: two numbers divided by the scale, into one half of a register."""
+    """Translate v_cvt_scalef32_pk_fp8_f32: two numbers over the scale, into half a register."""
     first, second, scale = (source(o) for o in instruction.sources)
     target = instruction.operands["vdst"]
     shift = U32(16 * target.high)
@@ -70,7 +70,7 @@ def to_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_cvt_scalef32_pk_bf16_fp8: two numbers of one half of a register, times the scale."""
+    """Translate v_cvt_scalef32_pk_bf16_fp8: two numbers of half a register, times the scale."""
     packed, scale = words(instruction.sources[0]), source(instruction.sources[1])
     target, shift = result(instruction), U32(16 * instruction.sources[0].high)
 
@@ -84,7 +84,7 @@ def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def divide_scale(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_div_scale_f32: a numerator or denominator moved to where a division doesn't lose bits."""
+    """Translate v_div_scale_f32, which scales an operand so that a division keeps all bits."""
     reads = [source(o) for o in instruction.sources]
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
 
@@ -97,7 +97,7 @@ def divide_scale(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def _scaled(x: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
-    """The scaled source and whether v_div_fmas must scale back (the ISA's list of conditions)."""
+    """Return the scaled source, and whether v_div_fmas must scale back (the ISA's conditions)."""
     d, n = denominator, numerator
     up, down = (np.ldexp(x.astype(np.float64), power).astype(F32) for power in (64, -64))
     tiny_reciprocal, tiny_ratio = _is_denormal(F32(1) / d), _is_denormal(n / d)
@@ -108,7 +108,7 @@ def _scaled(x: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
     ]
     values = [
         *(np.full_like(x, np.nan), np.where(same_as_d, up, x), up),
-        # A denominator of such a reciprocal is too large for the 2**64 of AMD's text.
+        # AMD's text scales by 2**64, but a denominator with such a reciprocal is too large for it.
         *(np.where(same_as_d, down, x), down, np.where(same_as_n, up, x), up),
     ]
     flagged = [False, True, False, True, False, True, False]
@@ -120,10 +120,10 @@ def _is_denormal(x: Any) -> Any:
 
 
 def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_div_fmas_f32: a * b + c, and where VCC says so scaled back: the sum is rounded once.
+    """Translate v_div_fmas_f32: a * b + c, scaled back where VCC is set, rounded once.
 
-    AMD's text scales by 2**32, which doesn't undo the 2**64 and 2**-64 of v_div_scale: a quotient
-    moves on to the side on which it is.
+    AMD's text scales by 2**32, which does not undo the 2**64 and 2**-64 of v_div_scale. Here a
+    quotient is scaled in the direction of its own magnitude.
     """
     reads, write = [source(o) for o in instruction.sources], result(instruction)
     scaled = lane_mask(Operand(Kind.SCALAR, VCC, 64))
@@ -131,7 +131,7 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
     def run(w: Waves) -> None:
         a, b, c = (read(w) for read in reads)
         power = np.where(scaled(w), np.where(exponent(c) > 127, 64, -64), 0)
-        # In float64 a factor and the addend are scaled exactly.
+        # In float64 the scaling of a factor and the addend is exact.
         a, c = (np.ldexp(np.asarray(x, np.float64), power) for x in (a, c))
         write(w, fma(a, b, c))
 
@@ -139,7 +139,7 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def accumulate(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_fmac, v_fmaak, v_fmamk: products added to the result's register or a literal."""
+    """Translate v_fmac, v_fmaak, v_fmamk: products added to the result register or a literal."""
     a, b = (source(o) for o in instruction.sources)
     write, index = result(instruction), instruction.operands["vdst"].index
     literal = np.array([[instruction.fields.get("literal", 0)]], U32).view(F32)

@@ -1,7 +1,7 @@
-"""Loads and stores of global memory: scalar, global and through buffer descriptors.
+"""Loads and stores of global memory: scalar, global, and through buffer descriptors.
 
 Source: CDNA3 ISA, chapters "Scalar Memory Operations", "Vector Memory Operations" and "Flat Memory
-Instructions". A buffer's accesses beyond its end read zeros and write nothing.
+Instructions". Beyond a buffer's end, loads give zeros and stores have no effect.
 """
 
 import re
@@ -22,11 +22,11 @@ _ELEMENTS = {
     **{"ushort": (2, 1), "sshort": (2, 1), "short": (2, 1)},
 }
 Address = Callable[[Waves, int], tuple[np.ndarray, np.ndarray]]
-"""Addresses [waves, 64] and which lanes access, of so many bytes."""
+"""(waves, bytes) -> addresses [waves, 64], and a mask of the lanes that access them."""
 
 
 def scalar_load(i: Instruction) -> Callable[[Waves], None]:
-    """s_load_dword*: consecutive words into consecutive scalar registers."""
+    """Translate s_load_dword*: load consecutive words into consecutive scalar registers."""
     base, target = i.operands["sbase"].index, i.operands["sdata"]
     constant = signed(i.fields["offset"], 21) if i.fields["imm"] else 0
     offset = U64(constant & 0xFFFF_FFFF_FFFF_FFFF)
@@ -45,7 +45,7 @@ def scalar_load(i: Instruction) -> Callable[[Waves], None]:
 
 
 def vector_access(i: Instruction) -> Callable[[Waves], None]:
-    """global_load, global_store, buffer_load, buffer_store."""
+    """Translate global_load, global_store, buffer_load, buffer_store."""
     found = _NAME.fullmatch(i.name)
     if found is None or found[3] not in _ELEMENTS or i.fields.get("lds"):
         raise Fault(f"the memory operation {i.name}")
@@ -93,9 +93,9 @@ def _store(i: Instruction, addresses: Address, size: int, count: int, shift: int
 
 
 def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
-    """global_atomic_cmpswap: lane after lane, so that every lane sees what the last one left.
+    """Translate global_atomic_cmpswap, lane after lane, so that each sees the previous result.
 
-    Of the two words of data the first replaces what is there, if that equals the second.
+    The first of the two data words replaces the memory word if that equals the second.
     """
     addresses, data = _global_address(i), i.operands["data"].index
     target = i.operands["vdst"].index if i.fields["sc0"] else None
@@ -133,7 +133,7 @@ def _global_address(i: Instruction) -> Address:
 
 
 def _buffer_address(i: Instruction) -> Address:
-    """Base, stride and size lie in four scalar registers; raw buffers have no stride."""
+    """Compute addresses from base, stride and size in four scalar registers; refuse strides."""
     if i.fields["idxen"]:
         raise Fault(f"{i.name} with an index")
     descriptor, between = i.operands["srsrc"].index, source(i.operands["soffset"])

@@ -1,4 +1,4 @@
-"""Operations that move numbers from lane to lane: DPP, permutations, single lanes, counts.
+"""Operations across lanes: DPP, permutations, single lanes, counts.
 
 Source: CDNA3 ISA, "Data Parallel Primitives" and the operations' own pages.
 """
@@ -26,7 +26,7 @@ _ROW = LANE & ~15
 
 
 def dpp_lanes(control: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lane [64] that each lane reads, and whether there is one."""
+    """Return the lane [64] that each lane reads, and a mask of those that have one."""
     everywhere, inside = np.ones(LANES, bool), LANE & 15
     if control < 0x100:  # quad_perm
         order = np.array([control >> 2 * k & 3 for k in range(4)])
@@ -52,7 +52,7 @@ def dpp_lanes(control: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dpp_source(instruction: Instruction, read: Read) -> Read:
-    """What DPP hands to an operation: zeros where there is no lane to read."""
+    """Return the source as DPP moves it: zeros where there is no lane to read."""
     lanes, there = dpp_lanes(instruction.fields["dpp"])
 
     def moved(w: Waves) -> np.ndarray:
@@ -64,7 +64,7 @@ def dpp_source(instruction: Instruction, read: Read) -> Read:
 
 
 def dpp_result(instruction: Instruction) -> Write:
-    """Writes where the row and bank masks allow; without bound_ctrl only where a lane was read."""
+    """Write where the row and bank masks allow; without bound_ctrl only where a lane was read."""
     fields, index = instruction.fields, instruction.operands["vdst"].index
     lanes, there = dpp_lanes(fields["dpp"])
     allowed = (fields["row_mask"] >> LANE // 16 & 1) & (fields["bank_mask"] >> LANE // 4 % 4 & 1)
@@ -80,7 +80,7 @@ def dpp_result(instruction: Instruction) -> Write:
 
 
 def read_first_lane(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_readfirstlane_b32: of the first lane that executes; lane 0 where none does."""
+    """Translate v_readfirstlane_b32: the first active lane, or lane 0 if none is active."""
     read, write = words(instruction.sources[0]), scalar_result(instruction.operands["vdst"])
 
     def run(w: Waves) -> None:
@@ -92,7 +92,7 @@ def read_first_lane(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def read_lane(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_readlane_b32: EXEC is ignored."""
+    """Translate v_readlane_b32, which ignores EXEC."""
     read, lane = (words(o) for o in instruction.sources[:2])
     write = scalar_result(instruction.operands["vdst"])
 
@@ -105,7 +105,7 @@ def read_lane(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def write_lane(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_writelane_b32: EXEC is ignored."""
+    """Translate v_writelane_b32, which ignores EXEC."""
     value, lane = (words(o) for o in instruction.sources[:2])
     index = instruction.operands["vdst"].index
 
@@ -116,7 +116,7 @@ def write_lane(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def swap_lanes(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_permlane16_swap, v_permlane32_swap: odd rows of the first with even rows of the second."""
+    """Translate v_permlane*_swap: swap odd rows of the first with even rows of the second."""
     first, second = instruction.operands["vdst"].index, instruction.sources[0].index
     width = 32 if "lane32" in instruction.name else 16
 
@@ -135,7 +135,7 @@ def swap_lanes(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def count_below(instruction: Instruction) -> Callable[[Waves], None]:
-    """v_mbcnt_lo, v_mbcnt_hi: bits of a mask's half below each lane, added to the second source."""
+    """Translate v_mbcnt_lo and v_mbcnt_hi: mask bits below each lane, plus the second source."""
     mask, start = (words(o) for o in instruction.sources)
     lane = LANE if "_lo_" in instruction.name else np.maximum(LANE - 32, 0)
     below = np.where(lane >= 32, 0xFFFF_FFFF, (1 << np.minimum(lane, 31)) - 1).astype(U32)
@@ -144,7 +144,7 @@ def count_below(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def permute(instruction: Instruction) -> Callable[[Waves], None]:
-    """ds_bpermute_b32: each lane reads the lane that its address, in bytes, says."""
+    """Translate ds_bpermute_b32: each lane reads the lane at its byte address."""
     address, data = words(instruction.operands["addr"]), words(instruction.operands["data0"])
     offset = U32(instruction.fields["offset0"] | instruction.fields["offset1"] << 8)
     index = instruction.operands["vdst"].index
@@ -158,7 +158,7 @@ def permute(instruction: Instruction) -> Callable[[Waves], None]:
 
 
 def swizzle(instruction: Instruction) -> Callable[[Waves], None]:
-    """ds_swizzle_b32: lanes of a quad, or of 32 lanes by and, or, xor of their number."""
+    """Translate ds_swizzle_b32: permute quads, or 32 lanes by and, or, xor of the lane number."""
     pattern = instruction.fields["offset0"] | instruction.fields["offset1"] << 8
     data, index = words(instruction.operands["addr"]), instruction.operands["vdst"].index
     if pattern >= 0xC000:

@@ -1,4 +1,4 @@
-"""Loads and stores of local memory (LDS), the transposing ones of CDNA4 included.
+"""Loads and stores of local memory (LDS), including CDNA4's transposing loads.
 
 Source: CDNA3 ISA, chapter "Data Share Operations"; CDNA4 ISA, ds_read_b64_tr_b16 and _tr_b8.
 """
@@ -19,7 +19,7 @@ _TWO = re.compile(r"ds_(read|write)2(st64)?_b(32|64)")
 
 
 def local_access(i: Instruction) -> Callable[[Waves], None]:
-    """ds_read*, ds_write*. Raises Fault for what the emulator doesn't know."""
+    """Translate ds_read* and ds_write*; raise Fault for unknown ones."""
     if i.fields["gds"]:
         raise Fault(f"{i.name} of global data share")
     if i.name in ("ds_read_b64_tr_b16", "ds_read_b64_tr_b8"):
@@ -43,7 +43,7 @@ def local_access(i: Instruction) -> Callable[[Waves], None]:
 
 
 def _places(w: Waves, i: Instruction, offset: int) -> tuple[Any, Any, Any]:
-    """Waves, lanes and byte addresses of an access."""
+    """Return waves, lanes and byte addresses of an access."""
     waves, lane = np.nonzero(w.active())
     return waves, lane, w.vectors[i.operands["addr"].index, w.chosen][waves, lane] + U32(offset)
 
@@ -63,7 +63,7 @@ def _load(i: Instruction, offsets: list[int], size: int, count: int, extend: int
             values = np.zeros((count, *w.active().shape), U32)
             values[:, waves, lane] = found
             read += list(values)
-        for k, value in enumerate(read):  # All reads first: the address may be overwritten.
+        for k, value in enumerate(read):  # After all reads, because the address may be overwritten.
             w.vector(target + k, value)
 
     return run
@@ -82,8 +82,10 @@ def _store(i: Instruction, parts: list[tuple[str, int]], size: int, count: int, 
 
 
 def _transposing_load(i: Instruction, bits: int) -> Callable[[Waves], None]:
-    """16 lanes read 16 rows of 8 bytes as blocks, and get columns: a block has as many rows as a
-    register pair has elements."""
+    """Translate a load of 16 rows of 8 bytes by 16 lanes, which get columns of blocks.
+
+    A block has as many rows as a register pair has elements.
+    """
     target, offset = i.operands["vdst"].index, i.fields["offset0"] | i.fields["offset1"] << 8
     kind, elements = (np.uint16, 4) if bits == 16 else (np.uint8, 8)
 

@@ -1,9 +1,9 @@
-"""Matrix products (MFMA): which lane holds which element, and what is added up.
+"""Matrix products (MFMA): the layout of their elements over lanes, and the sums.
 
-Products are summed in float64 and rounded once; hardware rounds inside in ways that no document
-gives. Layouts: AMD's matrix instruction calculator and CDNA3 ISA, "Matrix Arithmetic Instructions":
-lane l holds row l % M of A (column of B) and a block of consecutive k; of the result, four rows of
-one column in consecutive registers.
+Products are summed in float64 and rounded once; the rounding inside hardware is not documented.
+Layouts are from AMD's matrix instruction calculator and CDNA3 ISA, "Matrix Arithmetic
+Instructions": lane l holds row l % M of A (column of B) and a block of consecutive k; consecutive
+registers of the result hold four rows of one column.
 """
 
 import re
@@ -26,7 +26,7 @@ _LANE = np.arange(LANES)
 
 @dataclass(frozen=True)
 class Shape:
-    """M = N rows and columns, k products each; kinds of A's and B's elements."""
+    """Size of an MFMA (M = N rows and columns, k products in a sum) and element kinds of A, B."""
 
     rows: int
     depth: int
@@ -34,16 +34,16 @@ class Shape:
     integer: bool
     scaled: bool
     wide: bool
-    """Of f8f6f4 the halves of a lane's 32 bytes are not consecutive in k."""
+    """Set for f8f6f4, where the halves of a lane's 32 bytes are not consecutive in k."""
 
     @property
     def lane_depth(self) -> int:
-        """How many k a lane holds."""
+        """Number of k that a lane holds."""
         return self.depth * self.rows // LANES
 
 
 def shape_of(i: Instruction) -> Shape:
-    """What an MFMA's name and fields say. Raises Fault where the emulator doesn't know it."""
+    """Parse an MFMA's name and fields; raise Fault if it is unknown."""
     found = _NAME.fullmatch(i.name)
     if found is None:
         raise Fault(f"the matrix instruction {i.name}")
@@ -59,7 +59,7 @@ def shape_of(i: Instruction) -> Shape:
 
 
 def matrix_product(i: Instruction) -> Callable[[Waves], None]:
-    """D = A B + C for every wave, whatever EXEC says."""
+    """Translate D = A B + C for every wave; EXEC is ignored."""
     shape = shape_of(i)
     a, b = (_Elements(o, kind, shape) for o, kind in zip(i.sources[:2], shape.kinds, strict=True))
     scales = [_scale(i, k, shape) for k in (0, 1)] if shape.scaled else []
@@ -86,7 +86,7 @@ def matrix_product(i: Instruction) -> Callable[[Waves], None]:
 
 
 def _result_places(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column [registers, lanes] of each number of the result."""
+    """Return row and column [registers, lanes] of each number of the result."""
     register = np.arange(rows * rows // LANES)[:, None]
     group = _LANE // rows
     row = 8 * (register // 4) + 4 * group + register % 4 if rows == 32 else 4 * group + register
@@ -94,7 +94,7 @@ def _result_places(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Elements:
-    """The elements of A, or of B transposed: float64 [waves, rows, k]."""
+    """Elements of A, or of B transposed: float64 [waves, rows, k]."""
 
     def __init__(self, operand: Operand, kind: str, shape: Shape):
         self._kind, self._shape = kind, shape
@@ -117,7 +117,7 @@ class _Elements:
 
 
 def _numbers(raw: np.ndarray, kind: str, arch: str) -> np.ndarray:
-    """What packed words [waves, lanes, words] mean."""
+    """Decode packed words [waves, lanes, words]."""
     if kind == "bf16":
         return (raw.view(np.uint16).astype(U32) << U32(16)).view(F32)
     if kind == "fp4":
@@ -129,7 +129,7 @@ def _numbers(raw: np.ndarray, kind: str, arch: str) -> np.ndarray:
 
 
 def _scale(i: Instruction, which: int, shape: Shape) -> Callable[[Waves], np.ndarray]:
-    """The factors [waves, rows, k] of A (0) or B (1): a lane has one byte, e8m0, for its 32 k."""
+    """Return factors [waves, rows, k] of A (0) or B (1): a lane has one e8m0 byte for its 32 k."""
     read = words(i.operands[f"scale_src{which}"])
     byte = (i.fields["opsel"] >> which & 1) + 2 * (i.fields["opsel_hi"] >> which & 1)
     groups = LANES // shape.rows
@@ -145,5 +145,5 @@ def _scale(i: Instruction, which: int, shape: Shape) -> Callable[[Waves], np.nda
 
 
 def is_matrix(i: Instruction) -> bool:
-    """Whether it is an MFMA."""
+    """Return whether it is an MFMA."""
     return i.name.startswith("v_mfma_")

@@ -1,6 +1,6 @@
-"""The scalar unit: what each operation gives, and what it leaves in SCC.
+"""Operations of the scalar unit: results and SCC.
 
-Sources are uint32, int32 or uint64 of shape [waves, 1] or [1, 1]. Meaning: CDNA3 ISA, chapter
+Sources are uint32, int32 or uint64 of shape [waves, 1] or [1, 1]. Source: CDNA3 ISA, chapter
 "Scalar ALU Operations".
 """
 
@@ -33,7 +33,7 @@ def _extend(bits: int) -> Callable[[Any], Any]:
 
 
 def _field(extract: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """First bit and width in one source; a width of 32 or more takes all."""
+    """Extract bits; one source has the first bit and the width, which must be below 32."""
 
     def apply(value: Any, where: Any) -> Any:
         width = where >> U32(16) & U32(127)
@@ -65,7 +65,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "s_mul_hi_u32": INTEGER["v_mul_hi_u32"],
     "s_mul_hi_i32": INTEGER["v_mul_hi_i32"],
 }
-"""SCC stays."""
+"""Operations that leave SCC unchanged."""
 NONZERO: dict[str, Callable[..., Any]] = {
     f"s_{name}_b{bits}": function for name, function in _LOGIC.items() for bits in (32, 64)
 } | {
@@ -81,17 +81,17 @@ NONZERO: dict[str, Callable[..., Any]] = {
     "s_bfe_i32": _field(_extract_signed),
     "s_abs_i32": np.abs,
 }
-"""SCC: whether the result is not zero."""
+"""Operations that set SCC if the result is not zero."""
 CHOOSING: dict[str, Callable[..., Any]] = {
     f"s_{name}_{kind}": function
     for name, function in (("max", np.maximum), ("min", np.minimum))
     for kind in ("i32", "u32")
 }
-"""SCC: whether the first source was taken; of two equal ones by a maximum only."""
+"""Operations that set SCC if they take the first source (for equal ones, only a maximum does)."""
 
 
 def _sum(name: str) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
-    """Result and SCC of additions and subtractions: carry of unsigned, overflow of signed ones."""
+    """Return result and SCC of a sum: carry if unsigned, overflow if signed."""
     sign, carries = (-1 if "sub" in name else 1), name in ("s_addc_u32", "s_subb_u32")
     low, high = (-(2**31), 2**31 - 1) if "i32" in name else (0, 2**32 - 1)
 
@@ -129,7 +129,7 @@ def _pair(w: Waves, first: int) -> Any:
 
 
 def scalar(i: Instruction) -> Run | None:
-    """What the instruction does; None where it is not of the scalar unit's arithmetic."""
+    """Translate a scalar instruction; return None if it is not scalar arithmetic."""
     if i.name == "s_branch":
         return lambda w: i.target
     if i.name in _BRANCHES:
@@ -195,7 +195,7 @@ def _set_scc(w: Waves, flag: Any) -> None:
 
 
 def _save_exec(i: Instruction, read: Any) -> Run:
-    """EXEC becomes source `operation` EXEC, and goes itself to the destination."""
+    """Translate *_saveexec: save EXEC to the destination, then EXEC = source `operation` EXEC."""
     operation = _LOGIC[i.name.split("_")[1]]
     old = source(Operand(Kind.SCALAR, EXEC, 64, "U64"))
     save, replace = (
@@ -225,7 +225,7 @@ def _set_bit(i: Instruction, read: Any) -> Run:
 
 
 def _with_immediate(i: Instruction) -> Run | None:
-    """SOPK: 16 bits in the instruction, and the register that is source and destination."""
+    """Translate SOPK: a 16-bit immediate, and one register as source and destination."""
     bits = i.fields["simm16"]
     if i.name == "s_setreg_imm32_b32":
         return _set_mode(i)
@@ -245,7 +245,7 @@ def _with_immediate(i: Instruction) -> Run | None:
 
 
 def _set_mode(i: Instruction) -> Run:
-    """s_setreg_imm32: of the MODE register the one bit FP16_OVFL, which lets float8 saturate."""
+    """Translate s_setreg_imm32 for one MODE bit, FP16_OVFL, which makes float8 saturate."""
     where = i.fields["simm16"]
     register, first, width = where & 63, where >> 6 & 31, (where >> 11) + 1
     if (register, first, width) != (1, 23, 1):

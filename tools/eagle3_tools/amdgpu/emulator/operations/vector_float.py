@@ -1,8 +1,7 @@
-"""Arithmetic of the vector unit on float32: what each operation gives for its sources.
+"""Float32 operations of the vector unit.
 
-Sources are float32 of shapes that broadcast, unless said otherwise. Meaning: CDNA3 and CDNA4 ISA,
-chapter "Vector ALU Instructions". Transcendental functions are exact here, where hardware is
-allowed an error of 1 ulp.
+Sources are float32 of shapes that broadcast, unless stated otherwise. Transcendental functions are
+exact here; hardware may err by 1 ulp. Source: CDNA3, CDNA4 ISA, "Vector ALU Instructions".
 """
 
 from collections.abc import Callable
@@ -16,14 +15,14 @@ _HALFWAY, _BELOW = np.uint64(0x1000_0000), np.uint64(0x1FFF_FFFF)
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once.
+    """Compute a * b + c, rounded once.
 
-    The product is exact in float64. Where the sum isn't, and may lie halfway between two float32,
-    an odd last bit stands for what was lost, so that the second rounding goes the right way.
+    The product is exact in float64. If the sum is inexact and may lie halfway between two float32,
+    its last bit is made odd, so that the second rounding goes the right way.
     """
     product, addend = np.multiply(a, b, dtype=F64), np.asarray(c, F64)
     total = product + addend
-    # Of a denormal result more bits are dropped: any sum may lie halfway.
+    # A denormal result loses more bits, so any sum may lie halfway.
     halfway = (total.view(np.uint64) & _BELOW) == _HALFWAY
     halfway |= np.abs(total) < _LEAST_NORMAL
     if halfway.any():
@@ -37,7 +36,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 
 def exponent(x: Any) -> Any:
-    """The biased exponent of float32, int64."""
+    """Return the biased exponent of float32 in int64."""
     return (np.ascontiguousarray(x).view(U32) >> U32(23) & U32(255)).astype(np.int64)
 
 
@@ -46,14 +45,14 @@ def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _signals(x: Any) -> Any:
-    """Whether it is a signalling NaN."""
+    """Mark signalling NaNs."""
     return np.isnan(x) & (np.ascontiguousarray(x).view(U32) >> U32(22) & U32(1) == 0)
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    """Of a number and a quiet NaN the number; a signalling NaN wins; +0 is more than -0.
+    """Compute IEEE 754-2008's maxNum, which MODE's bit IEEE selects.
 
-    So IEEE 754-2008's maxNum says, which MODE's bit IEEE asks for.
+    A number wins over a quiet NaN, a signalling NaN over a number, and +0 over -0.
     """
     larger = np.fmax(a, b)
     signalling = _signals(a) | _signals(b)
@@ -68,14 +67,14 @@ def _minimum(a: Any, b: Any) -> Any:
 
 
 def _median(a: Any, b: Any, c: Any) -> Any:
-    """The one in the middle; with a NaN the smallest number."""
+    """Return the middle of three; the smallest number if one is NaN."""
     middle = _maximum(_minimum(a, b), _minimum(_maximum(a, b), c))
     with_nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
     return np.where(with_nan, _minimum(_minimum(a, b), c), middle)
 
 
 def _propagating(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """IEEE's maximum and minimum of three: a NaN wins."""
+    """Make IEEE's maximum or minimum of three, in which NaN wins."""
 
     def apply(a: Any, b: Any, c: Any) -> Any:
         with_nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
@@ -85,7 +84,7 @@ def _propagating(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any
 
 
 def _class(x: Any, mask: Any) -> Any:
-    """Whether x is of a class in the mask: bits 0 to 9 from signalling NaN to +infinity."""
+    """Test x for the classes in the mask: bits 0 to 9 are signalling NaN to +infinity."""
     bits, negative = np.ascontiguousarray(x).view(U32), np.signbit(x)
     quiet = bits >> U32(22) & U32(1) == 1
     zero, denormal = x == 0, (exponent(x) == 0) & (x != 0)
@@ -110,7 +109,7 @@ def _exponent_of(x: Any) -> Any:
 
 
 def _divide_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
-    """The last step of a division: what a quotient of special numbers is."""
+    """Compute the last step of a division, which handles special numbers."""
     q, d, n = np.broadcast_arrays(quotient, denominator, numerator)
     sign = np.where(np.signbit(d) ^ np.signbit(n), F32(-1), F32(1))
     undefined = ((d == 0) & (n == 0)) | (np.isinf(d) & np.isinf(n))

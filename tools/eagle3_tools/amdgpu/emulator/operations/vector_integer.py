@@ -1,7 +1,7 @@
-"""Arithmetic of the vector unit on integers and bits: what each operation gives for its sources.
+"""Integer and bit operations of the vector unit.
 
-Sources have the type that AMD's operand tables say: uint32, int32 or uint64, and 16 bits in the low
-half of 32. Meaning: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions".
+Sources have the type in AMD's operand tables: uint32, int32 or uint64; 16 bits are in the low half
+of 32. Source: CDNA3 and CDNA4 ISA, chapter "Vector ALU Instructions".
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ U32, U64, I64 = np.uint32, np.uint64, np.int64
 
 
 def amount(value: Any, most: int = 31) -> Any:
-    """How far a shift goes: hardware looks at the low bits only."""
+    """Return a shift amount: hardware uses the low bits only."""
     return np.asarray(value).view(U32) & U32(most)
 
 
@@ -34,13 +34,13 @@ def _high_product(a: Any, b: Any) -> Any:
 
 
 def _extract(value: Any, first: Any, width: Any) -> Any:
-    """Bits [first, first + width), unsigned."""
+    """Return bits [first, first + width), unsigned."""
     mask = ((U64(1) << _wide(amount(width))) - U64(1)).astype(U32)
     return value >> amount(first) & mask
 
 
 def _extract_signed(value: Any, first: Any, width: Any) -> Any:
-    """As above, with copies of the sign where the field reaches beyond the source."""
+    """Return the same field sign-extended; beyond the source it has copies of the sign."""
     mask = (I64(1) << amount(width).astype(I64)) - 1
     bits = (np.asarray(value).view(np.int32).astype(I64) >> amount(first).astype(I64)) & mask
     sign = np.where(amount(width) > 0, I64(1) << np.maximum(amount(width).astype(I64) - 1, 0), 0)
@@ -48,7 +48,7 @@ def _extract_signed(value: Any, first: Any, width: Any) -> Any:
 
 
 def permute_bytes(high: Any, low: Any, choice: Any) -> Any:
-    """Each byte of `choice` takes one of the eight bytes, the sign of one, 0 or 255."""
+    """Permute bytes: a byte of `choice` selects one of eight bytes, a sign, 0 or 255."""
     both = _wide(high) << U64(32) | _wide(low)
     total = U32(0)
     for k in range(4):
@@ -68,13 +68,13 @@ def _reverse(value: Any) -> Any:
 
 
 def _leading_zeros(value: Any) -> Any:
-    """Zeros above the highest bit; -1 of zero."""
+    """Count the zeros above the highest bit; -1 for zero."""
     highest = np.frexp(value.astype(np.float64))[1]
     return np.where(value == 0, -1, 32 - highest).astype(np.int32)
 
 
 def _truth_table(table: int) -> Callable[[Any, Any, Any], Any]:
-    """v_bitop3: bit k of the table is the result where the sources' bits say k."""
+    """Make v_bitop3's function: bit k of the table is the result for source bits k."""
 
     def apply(a: Any, b: Any, c: Any) -> Any:
         terms = [
@@ -91,7 +91,7 @@ def _truth_table(table: int) -> Callable[[Any, Any, Any], Any]:
 
 
 def bit_operation(fields: Any) -> Callable[[Any, Any, Any], Any]:
-    """The operation of v_bitop3; its table lies where other operations have modifiers."""
+    """Return the operation of v_bitop3, whose table is in other operations' modifier fields."""
     return _truth_table(fields["omod"] << 6 | fields["abs"] << 3 | fields["neg"])
 
 

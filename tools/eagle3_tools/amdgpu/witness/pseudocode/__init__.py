@@ -1,8 +1,7 @@
-"""Says what AMD's own text makes of an opcode: `evaluate` runs the text on given registers.
+"""Evaluate AMD's instruction pseudocode, as a reference for the emulator's opcodes.
 
-It is the second witness of the emulator's semantics and shares nothing with them. The texts are
-those of AMD's CDNA3 and CDNA4 ISA documents; readings.py lists how wrong or ambiguous ones are
-read.
+It shares no code with the emulator's semantics. The texts are those of AMD's CDNA3 and CDNA4 ISA
+documents; readings.py lists corrections of wrong or ambiguous ones.
 """
 
 from collections.abc import Mapping
@@ -24,36 +23,36 @@ _DEFAULTS = {
     **{"laneId": 0, "OPSEL": 0, "INST.OMOD": 0, "INST.ABS": 0, "INST.NEG": 0},
     **{"WAVE_MODE.IEEE": 1, "WAVE_STATUS.PRIV": 0, "ROUND_MODE": 0, "FP_DENORM": 3},
 }
-# A class test looks at the pattern, whatever the mode.
+# A class test examines the bit pattern in any mode.
 _IGNORES_FP_DENORM = ("v_cmp_class_f32",)
 
 
 def evaluate(mnemonic: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What the opcode writes for one lane, or for the scalar unit.
+    """Return what the opcode writes for one lane, or for the scalar unit.
 
-    `mnemonic` is LLVM's in lower case, without _e32, _e64, _dpp or _sdwa: operands come as they
-    are after DPP, SDWA, abs and neg, and results go before clamp and omod. `state` has by name the
-    unsigned patterns that the text reads:
-      S0, S1, S2, D0      registers of 32 or 64 bits; D0 is the old content
-      S0 or S1            the immediate of s_movk_i32, s_addk_i32, s_mulk_i32, or of s_cmpk_*
-      SIMM16, SIMM32      other immediates and literals; PC for branches
-      SCC, VCC, EXEC      1, 64 and 64 bits; EXECZ and VCCZ where a branch reads them
-      laneId, OPSEL, INST.OMOD, INST.ABS, INST.NEG (zeros unless given)
-      WAVE_MODE.IEEE      1 unless given
-      FP_DENORM           MODE's two bits for f32, 3 unless given: 1 keeps a source's denormals,
-                          2 a result's; what is not kept is flushed to a zero of its sign
-      VGPR                {(lane, register): 32 bits}; SRC0, VDST, ADDR, DATA0 are then register
-                          numbers in the opcodes that cross lanes
-      MEM                 {address: byte}; `address` is what CalcGlobalAddr and its like give, ADDR
-                          an LDS address, with the instruction's offset where the text adds none;
-                          OFFSET, OFFSET0, OFFSET1, DATA, DATA2, VDATA as the texts name them
-      HW_REGISTERS        {number: 32 bits}
-    The result has what the text writes, in the same form: D0 and the like whole (the bits that the
-    text does not write are the old ones: a 16-bit opcode writes 16), v_div_scale_f32's VCC as this
-    lane's bit, of VGPR and MEM the elements written.
+    `mnemonic` is LLVM's in lower case, without _e32, _e64, _dpp or _sdwa. Operands are those after
+    DPP, SDWA, abs and neg; results those before clamp and omod. `state` has the unsigned patterns
+    that the text reads, by name:
 
-    Arithmetic rounds once to nearest even. The payload of a NaN that it makes is not AMD's. Raises
-    PseudocodeError where the state lacks a name, ValueError where the opcode is not readable.
+    - S0, S1, S2, D0: registers of 32 or 64 bits; D0 is the old content. S0 or S1 is the immediate
+      of s_movk_i32, s_addk_i32, s_mulk_i32 or s_cmpk_*.
+    - SIMM16, SIMM32: other immediates and literals. PC for branches.
+    - SCC, VCC, EXEC: 1, 64 and 64 bits; EXECZ and VCCZ if a branch reads them.
+    - laneId, OPSEL, INST.OMOD, INST.ABS, INST.NEG: default 0. WAVE_MODE.IEEE: default 1.
+    - FP_DENORM: MODE's two bits for f32, default 3. The value 1 keeps a source's denormals, 2 a
+      result's; others are flushed to a zero of the same sign.
+    - VGPR: {(lane, register): 32 bits}. In opcodes that cross lanes, SRC0, VDST, ADDR and DATA0 are
+      then register numbers.
+    - MEM: {address: byte}. `address` is the result of CalcGlobalAddr and the like. ADDR is an LDS
+      address, with the instruction's offset if the text does not add it. OFFSET, OFFSET0, OFFSET1,
+      DATA, DATA2, VDATA are named as in the texts.
+    - HW_REGISTERS: {number: 32 bits}.
+
+    The result has the same form. D0 and the like are complete: bits that the text does not write
+    are old (a 16-bit opcode writes 16). VCC of v_div_scale_f32 is this lane's bit. VGPR and MEM
+    have written elements only. Arithmetic rounds once to nearest even; the payload of new NaNs is
+    not AMD's. Raises PseudocodeError if the state lacks a name, ValueError if the text is
+    unreadable.
     """
     if mnemonic in _IGNORES_FP_DENORM:
         state = {**state, "FP_DENORM": 3}
@@ -61,7 +60,7 @@ def evaluate(mnemonic: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_text(text: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """As `evaluate`, for a text of one's own. Raises PseudocodeError where it is no pseudocode."""
+    """Evaluate a given text as `evaluate` does; raise PseudocodeError if it is not pseudocode."""
     full = _DEFAULTS | dict(state)
     registers = Registers(full)
     evaluator = Evaluator(
@@ -83,7 +82,7 @@ def _program(text: str) -> Body:
 
 
 class _TextCall:
-    """Another opcode's D0 for the given operands, in the wave's modes."""
+    """Evaluates another opcode's D0 for given operands, in the wave's modes."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.modes = {name: state[name] for name in ("WAVE_MODE.IEEE", "FP_DENORM")}

@@ -1,4 +1,4 @@
-"""A value of the pseudocode: a bit pattern and the type it is read with, such as u32 or bf16."""
+"""Values of the pseudocode: a bit pattern and its type, such as u32 or bf16."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _TYPE = re.compile(r"(bf|fp|[ufib])(\d+)")
 
 @dataclass(frozen=True)
 class Type:
-    """`kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8) or fp (fp8)."""
+    """A type; `kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8), fp (fp8)."""
 
     kind: str
     width: int
@@ -24,14 +24,14 @@ class Type:
 
 @dataclass(frozen=True)
 class Bits:
-    """`pattern` is unsigned and fits in the type's width."""
+    """A value; `pattern` is unsigned and fits in the type's width."""
 
     type: Type
     pattern: int
 
     @property
     def number(self) -> int:
-        """The integer that the pattern means: signed for kind i, else unsigned."""
+        """The integer value: signed for kind i, else unsigned."""
         negative = self.type.kind == "i" and self.pattern >> (self.type.width - 1)
         return self.pattern - (1 << self.type.width) if negative else self.pattern
 
@@ -40,28 +40,28 @@ class Bits:
 
 
 def type_named(name: str) -> Type | None:
-    """The type that a suffix names ("u32", "bf16"), or None where it names none."""
+    """Return the type that a suffix such as "u32" or "bf16" names, or None."""
     match = _TYPE.fullmatch(name)
     return Type(match[1], int(match[2])) if match else None
 
 
 def integer(kind: str, width: int, number: int) -> Bits:
-    """`number` wrapped to `width` bits, as integer arithmetic wraps."""
+    """Wrap `number` to `width` bits, as integer arithmetic does."""
     return Bits(Type(kind, width), number & ((1 << width) - 1))
 
 
 def flag(condition: bool) -> Bits:
-    """What a comparison gives: one unsigned bit."""
+    """Return the result of a comparison: one unsigned bit."""
     return integer("u", 1, int(condition))
 
 
 def as_type(value: Bits, type_: Type) -> Bits:
-    """The low bits of `value` read with another type; a narrower pattern is extended by zeros."""
+    """Reinterpret the low bits of `value` as another type; zero-extend a narrower pattern."""
     return Bits(type_, value.pattern & ((1 << type_.width) - 1))
 
 
 def bit_slice(value: Bits, first: int, last: int) -> Bits:
-    """Bits [first : last], highest first; [lowest : highest] reverses the order of the bits."""
+    """Return bits [first : last], highest first; [lowest : highest] reverses their order."""
     low, width = min(first, last), abs(first - last) + 1
     pattern = (value.pattern >> low) & ((1 << width) - 1)
     if first < last:
@@ -70,7 +70,7 @@ def bit_slice(value: Bits, first: int, last: int) -> Bits:
 
 
 def with_slice(value: Bits, first: int, last: int, part: Bits) -> Bits:
-    """`value` with bits [first : last] replaced by the low bits of `part`."""
+    """Replace bits [first : last] of `value` by the low bits of `part`."""
     width = first - last + 1
     mask = (1 << width) - 1
     pattern = (value.pattern & ~(mask << last)) | ((part.pattern & mask) << last)
@@ -78,7 +78,7 @@ def with_slice(value: Bits, first: int, last: int, part: Bits) -> Bits:
 
 
 def concatenation(parts: list[Bits]) -> Bits:
-    """{ high, ..., low } as one pattern."""
+    """Concatenate { high, ..., low } to one pattern."""
     pattern = 0
     for part in parts:
         pattern = (pattern << part.type.width) | part.pattern

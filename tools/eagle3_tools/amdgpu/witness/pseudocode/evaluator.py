@@ -1,4 +1,4 @@
-"""Runs a parsed text of AMD's pseudocode over the registers of one lane or of the scalar unit."""
+"""Run parsed pseudocode on the registers of one lane or of the scalar unit."""
 
 from typing import Protocol
 
@@ -32,8 +32,8 @@ class TextCall(Protocol):
 class Evaluator:
     """One run of one text.
 
-    `denormal_inputs` and `denormal_outputs` say whether f32 sources and results keep their
-    denormals, or have them flushed to zero.
+    `denormal_inputs` and `denormal_outputs` keep denormals of f32 sources and results; otherwise
+    they are flushed to zero.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Evaluator:
         self.lambdas: dict[str, syntax.Lambda] = {}
 
     def run(self, body: Body) -> Bits | syntax.Break | None:
-        """What a return in `body` gives, or a break, or None at its end."""
+        """Run statements; return the value of a return statement, a break, or None at the end."""
         for statement in body:
             ended = self.statement(statement)
             if ended is not None:
@@ -158,7 +158,7 @@ class Evaluator:
             return as_type(self.registers.read("ADDR"), Type("u", 64))
         if name.startswith("Calc"):
             return as_type(self.registers.read("address"), Type("u", 64))
-        if name == "HwRegWriteMask":  # The registers that a wave may write, it may write whole.
+        if name == "HwRegWriteMask":  # A wave may write all bits of its registers.
             return integer("i", 32, -1)
         operands = tuple(self.value(argument) for argument in arguments)
         if name in self.lambdas:
@@ -178,7 +178,7 @@ class Evaluator:
         return result
 
     def result(self, value: Bits) -> Bits:
-        """A result of arithmetic, flushed where f32 results are."""
+        """Flush a denormal f32 result if the mode says so."""
         return _flushed(value) if value.type == F32 and not self.denormal_outputs else value
 
     def assign(self, target: Expression, value: Bits) -> None:
@@ -223,7 +223,7 @@ class Evaluator:
             at += width
 
     def old(self, target: Expression) -> Bits:
-        """What a target holds of which a part is written."""
+        """Return the old value of a target that is written in part."""
         match target:
             case syntax.Name(name):
                 return self.registers.read_to_update(name)
@@ -245,9 +245,9 @@ def _flushed(value: Bits) -> Bits:
 
 
 def _stored_as(value: Bits, type_: Type) -> Bits:
-    """`value` as an assignment stores it: floats and integers are converted to their own kind.
+    """Convert `value` for an assignment, within floats or within integers.
 
-    Between floats and integers the bits go over; that is no conversion, so the widths must agree.
+    Between floats and integers the bits are copied without conversion, so widths must agree.
     """
     if value.type.is_float == type_.is_float:
         return convert(value, type_)

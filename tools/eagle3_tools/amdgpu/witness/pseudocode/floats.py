@@ -1,8 +1,8 @@
-"""Floating-point formats and their arithmetic: exact rationals, rounded once to nearest even.
+"""Floating-point formats and arithmetic: exact rationals, rounded once to nearest even.
 
 Formats: IEEE 754-2019 for f16, f32 and f64; bfloat16; OCP OFP8 for fp8 (E4M3) and bf8 (E5M2), which
-gfx950 uses (gfx942's fp8 is another format, and the compiled kernels convert none of it).
-A NaN that arithmetic makes is the format's positive quiet NaN: the pseudocode states no payload.
+gfx950 uses (gfx942's fp8 is another format, which the compiled kernels do not convert). NaN results
+are the format's positive quiet NaN, because the pseudocode specifies no payload.
 """
 
 import math
@@ -14,7 +14,7 @@ from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, flag
 
 @dataclass(frozen=True)
 class Format:
-    """`infinity` is the pattern of +inf, or of the NaN that overflow gives where there is none."""
+    """A format. `infinity` is the pattern of +inf, or else of the NaN that overflow gives."""
 
     exponent_bits: int
     fraction_bits: int
@@ -54,7 +54,7 @@ def sign(value: Bits) -> bool:
 
 
 def magnitude(value: Bits) -> int:
-    """The pattern without its sign."""
+    """Return the pattern without its sign."""
     return value.pattern & ~FORMATS[value.type].sign_bit
 
 
@@ -64,7 +64,7 @@ def is_nan(value: Bits) -> bool:
 
 
 def is_quiet(value: Bits) -> bool:
-    """Whether a NaN has its quiet bit, the top one of the fraction."""
+    """Return whether a NaN has its quiet bit, the top one of the fraction."""
     return bool(value.pattern >> (FORMATS[value.type].fraction_bits - 1) & 1)
 
 
@@ -86,7 +86,7 @@ def biased_exponent(value: Bits) -> int:
 
 
 def exact(value: Bits) -> Fraction:
-    """The rational number that a finite value is."""
+    """Return a finite value as a rational number."""
     form = FORMATS[value.type]
     fraction = magnitude(value) & ((1 << form.fraction_bits) - 1)
     exponent = biased_exponent(value)
@@ -110,7 +110,7 @@ def nan(type_: Type) -> Bits:
 
 
 def rounded(type_: Type, number: Fraction) -> Bits:
-    """The value of the format nearest to `number`, ties to even; overflow as the format has it."""
+    """Round to the nearest value, ties to even; overflow depends on the format."""
     if number == 0:
         return zero(type_, negative=False)
     form, size = FORMATS[type_], abs(number)
@@ -119,14 +119,14 @@ def rounded(type_: Type, number: Fraction) -> Bits:
         exponent -= 1
     exponent = max(exponent, 1 - form.bias)
     significand = round(size / Fraction(2) ** (exponent - form.fraction_bits))
-    # A denormal's significand lacks the implicit bit, and one rounded up carries: both add up.
+    # Adding handles a denormal without implicit bit, and a carry from rounding up.
     pattern = ((exponent + form.bias - 1) << form.fraction_bits) + significand
     pattern = min(pattern, form.infinity)
     return Bits(type_, pattern | (form.sign_bit if number < 0 else 0))
 
 
 def _limit(value: Bits) -> float:
-    """A stand-in for arithmetic that infinities and NaNs decide: finite numbers become 1 or 0."""
+    """Map to a float for arithmetic with infinities and NaNs; finite numbers become 1 or 0."""
     if is_nan(value):
         return math.nan
     size = math.inf if is_infinite(value) else float(magnitude(value) != 0)
@@ -141,7 +141,7 @@ def _from_limit(type_: Type, number: float) -> Bits:
 
 
 def scaled_fma(a: Bits, b: Bits, c: Bits, power: int) -> Bits:
-    """(a * b + c) * 2 ** power, rounded once."""
+    """Compute (a * b + c) * 2 ** power, rounded once."""
     if not (is_finite(a) and is_finite(b) and is_finite(c)):
         return _from_limit(a.type, _limit(a) * _limit(b) + _limit(c))
     total = exact(a) * exact(b) + exact(c)
@@ -158,7 +158,7 @@ def fma(a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def multiply(a: Bits, b: Bits) -> Bits:
-    # x + -0 is x, for a zero x of either sign too.
+    # x + -0 is x, also for a zero of either sign.
     return fma(a, b, zero(a.type, negative=True))
 
 
@@ -181,13 +181,13 @@ def divide(a: Bits, b: Bits) -> Bits:
 
 
 def ldexp(a: Bits, power: int) -> Bits:
-    """a * 2 ** power, rounded once; powers past the format's range act as its ends."""
+    """Compute a * 2 ** power, rounded once; powers beyond the format's range are clipped."""
     one = rounded(a.type, Fraction(1))
     return scaled_fma(a, one, zero(a.type, sign(a)), max(-4500, min(4500, power)))
 
 
 def compare(operator: str, a: Bits, b: Bits) -> Bits:
-    """IEEE comparison: false with a NaN, except for !=; <> is less or greater."""
+    """Compare by IEEE: false with a NaN except for !=; <> is less or greater."""
     if is_nan(a) or is_nan(b):
         return flag(operator == "!=")
     left, right = ordered(a), ordered(b)
@@ -205,12 +205,12 @@ def compare(operator: str, a: Bits, b: Bits) -> Bits:
 
 
 def ordered(value: Bits) -> int:
-    """An integer that orders values of one format as the numbers are ordered; both zeros are 0."""
+    """Return an integer with the order of the values of one format; both zeros give 0."""
     return -magnitude(value) if sign(value) else magnitude(value)
 
 
 def converted(value: Bits, type_: Type) -> Bits:
-    """The same number in another format, rounded; a NaN keeps its sign, quiet bit and payload."""
+    """Convert to another format with rounding; a NaN keeps its sign, quiet bit and payload."""
     if value.type == type_:
         return value
     negative = sign(value)
@@ -228,6 +228,6 @@ def _nan_converted(value: Bits, type_: Type) -> Bits:
     source, target = FORMATS[value.type], FORMATS[type_]
     fraction = magnitude(value) - source.infinity
     shift = target.fraction_bits - source.fraction_bits
-    # A payload lost to a narrower fraction must not turn the NaN into infinity.
+    # A payload that does not fit must not turn the NaN into infinity.
     fraction = fraction << shift if shift >= 0 else (fraction >> -shift) or 1
     return Bits(type_, target.infinity | fraction | zero(type_, sign(value)).pattern)

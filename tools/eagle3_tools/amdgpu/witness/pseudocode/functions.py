@@ -1,4 +1,4 @@
-"""The functions that AMD's pseudocode calls and does not define.
+"""Functions that AMD's pseudocode calls and does not define.
 
 v_exp, v_log, v_rcp, v_rsq and v_sqrt are approximations in hardware. Here divide and sqrt round
 correctly, and pow, log2, sin and cos round Python's f64 result: compare within a few ulp.
@@ -21,11 +21,11 @@ from eagle3_tools.amdgpu.witness.pseudocode.floats import (
 )
 
 _CONVERSION = re.compile(r"([a-z]+\d+)_to_([a-z]+\d+)(_scale)?")
-_SCALE_BIAS = 127  # of an f32's exponent, and of E8M0
+_SCALE_BIAS = 127  # The bias of f32's exponent, and of E8M0.
 
 
 def function_named(name: str) -> Callable[..., Bits] | None:
-    """The function, such as fma or f32_to_bf16_scale, or None where there is none of this name."""
+    """Return the function of this name, such as fma or f32_to_bf16_scale, or None."""
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
     match = _CONVERSION.fullmatch(name)
@@ -39,10 +39,10 @@ def function_named(name: str) -> Callable[..., Bits] | None:
 
 
 def convert(value: Bits, type_: Type) -> Bits:
-    """The same number in another type: to floats to nearest even, to integers towards zero.
+    """Convert to another type: to floats to nearest even, to integers towards zero.
 
-    Integers wrap; a float outside the integers' range gives the nearest of them, and NaN gives 0.
-    A bare pattern (kind b) becomes a float as it is, as in 32'F(0xffc00000).
+    Integers wrap. A float out of range gives the nearest integer, and NaN gives 0. A bare pattern
+    (kind b) becomes a float by its bits, as in 32'F(0xffc00000).
     """
     if type_.is_float:
         if value.type.is_float:
@@ -67,9 +67,9 @@ def _to_integer(value: Bits, type_: Type) -> Bits:
 
 
 def _scaled(value: Bits, type_: Type, scale: Bits, direction: int) -> Bits:
-    """To a narrow format divides by 2 ** (scale - 127), from one multiplies; rounded once.
+    """Convert with one rounding: divide by 2 ** (scale - 127) for a narrow target, else multiply.
 
-    A scale of 255 is NaN, as in the OCP Microscaling formats' E8M0.
+    A scale of 255 is NaN, as in E8M0 of the OCP Microscaling formats.
     """
     if scale.pattern == 255:
         return floats.nan(type_)
@@ -85,7 +85,7 @@ def _abs(value: Bits) -> Bits:
 
 
 def _integral(value: Bits, round_: Callable[[Fraction], int]) -> Bits:
-    """`value` rounded to an integer; a zero keeps the operand's sign."""
+    """Round to an integer; a zero keeps the operand's sign."""
     if not is_finite(value):
         return value
     whole = rounded(value.type, Fraction(round_(exact(value))))
@@ -100,7 +100,7 @@ def _fract(value: Bits) -> Bits:
 
 
 def _mantissa(value: Bits) -> Bits:
-    """The significand in [0.5, 1) with the operand's sign; of a zero, the zero."""
+    """Return the significand in [0.5, 1) with the operand's sign, or a zero unchanged."""
     power = _frexp_exponent(value).number
     return value if floats.magnitude(value) == 0 else floats.ldexp(value, -power)
 
@@ -114,7 +114,7 @@ def _frexp_exponent(value: Bits) -> Bits:
 
 
 def _by_float(function: Callable[..., float]) -> Callable[..., Bits]:
-    """A function of real numbers by Python's f64; where it is undefined, NaN."""
+    """Wrap a function of real numbers in Python's f64; NaN where it is undefined."""
 
     def call(*operands: Bits) -> Bits:
         type_ = operands[0].type
@@ -157,7 +157,7 @@ def _log2(number: float) -> float:
 
 
 def _signext_from_bit(value: Bits, width: Bits) -> Bits:
-    """The low `width` bits of `value` as a signed integer; all of it where they are as many."""
+    """Sign-extend the low `width` bits; all of `value` if it has no more."""
     if width.number == 0 or width.number >= value.type.width:
         return value
     low = value.pattern & ((1 << width.number) - 1)

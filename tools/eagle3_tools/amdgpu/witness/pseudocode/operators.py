@@ -1,4 +1,4 @@
-"""The operators of AMD's pseudocode on typed values: C's rules for integers, IEEE's for floats."""
+"""Operators of the pseudocode on typed values: C's rules for integers, IEEE's for floats."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ def unary(operator: str, operand: Bits) -> Bits:
 
 
 def binary(operator: str, left: Bits, right: Bits) -> Bits:
-    """Operands of two types meet in the wider; of one width, unsigned wins, as in C."""
+    """Combine operands after conversion to the wider type; of one width unsigned, as in C."""
     if operator in ("<<", ">>"):
         return _shift(operator, left, right.number)
     type_ = _common(left.type, right.type)
@@ -63,7 +63,7 @@ def binary(operator: str, left: Bits, right: Bits) -> Bits:
 
 
 def _shift(operator: str, value: Bits, amount: int) -> Bits:
-    """Shifts by the width or more leave no bit, or the sign alone."""
+    """Shift; by the width or more, no bit remains, or only the sign."""
     number = value.number << amount if operator == "<<" else value.number >> amount
     return integer(value.type.kind, value.type.width, number)
 

@@ -1,4 +1,4 @@
-"""Parses AMD's instruction pseudocode into its syntax tree."""
+"""Parse AMD's instruction pseudocode into a syntax tree."""
 
 from eagle3_tools.amdgpu.witness.pseudocode import syntax
 from eagle3_tools.amdgpu.witness.pseudocode.bits import type_named
@@ -11,7 +11,7 @@ from eagle3_tools.amdgpu.witness.pseudocode.tokens import (
     tokens,
 )
 
-# C's precedence, lowest first; ** binds tighter than the unary operators.
+# C's precedence, lowest first; ** binds tighter than unary operators.
 _LEVELS = (
     ("||",),
     ("&&",),
@@ -29,7 +29,7 @@ _END = Token("end", "the end of the text")
 
 
 def parse(text: str) -> Body:
-    """Raises PseudocodeError where the text is no pseudocode."""
+    """Parse a text; raise PseudocodeError if it is not pseudocode."""
     parser = _Parser(tokens(text))
     body = parser.body()
     parser.expect(_END.text)
@@ -69,7 +69,7 @@ class _Parser:
         statements: list[Statement] = []
         while self.token.text not in ("endif", "endfor", "else", "elsif", ")", _END.text):
             statements.append(self.statement())
-            # AMD leaves the last ; of a block out.
+            # AMD omits the last ; of a block.
             self.accept(";")
         return tuple(statements)
 

@@ -1,4 +1,4 @@
-"""How AMD's pseudocode is read where it is wrong or ambiguous, and what cannot be read at all."""
+"""Corrections of AMD's pseudocode where it is wrong or ambiguous, and unreadable opcodes."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from eagle3_tools.amdgpu.witness.pseudocode.texts import amd_text
 
 @dataclass(frozen=True)
 class Correction:
-    """In texts of the opcodes that match `opcodes`, `wrong` (a regex) is read as `right`."""
+    """Replaces the regex `wrong` by `right` in the texts of opcodes that match `opcodes`."""
 
     opcodes: str
     wrong: str
@@ -126,7 +126,7 @@ UNREADABLE = {
 
 
 def why_unreadable(mnemonic: str) -> str | None:
-    """Why the opcode's text cannot be evaluated, or None where it can."""
+    """Return the reason why the opcode's text cannot be evaluated, or None."""
     for opcodes, reason in UNREADABLE.items():
         if re.fullmatch(opcodes, mnemonic):
             return reason
@@ -134,12 +134,12 @@ def why_unreadable(mnemonic: str) -> str | None:
 
 
 def text_of(mnemonic: str) -> str | None:
-    """AMD's text for a mnemonic such as "v_add_f32", or None where it gives no readable meaning."""
+    """Return AMD's text for a mnemonic such as "v_add_f32", or None if it cannot be evaluated."""
     return None if why_unreadable(mnemonic) else amd_text(mnemonic)
 
 
 def corrected_text(mnemonic: str) -> str:
-    """AMD's text as it is read here. Raises ValueError where it cannot be read."""
+    """Return AMD's text with corrections; raise ValueError if it cannot be evaluated."""
     text = text_of(mnemonic)
     if text is None:
         raise ValueError(f"expected an opcode with readable text, got {mnemonic}")

@@ -1,4 +1,4 @@
-"""What a text of AMD's pseudocode reads and writes: registers, memory and its own variables."""
+"""Registers, memory and variables of a run of pseudocode."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from eagle3_tools.amdgpu.witness.pseudocode.tokens import PseudocodeError
 CONSTANTS = {
     "INF": floats.infinity(F64, negative=False),
     "NAN": floats.nan(F64),
-    # v_div_fixup_f32's results where the quotient rounds to nothing, or is past the range.
+    # v_div_fixup_f32's results for a quotient that underflows or overflows.
     "UNDERFLOW_F32": floats.zero(F32, negative=False),
     "OVERFLOW_F32": floats.infinity(F32, negative=False),
     "ROUND_NEAREST_EVEN": integer("u", 2, 0),
@@ -21,7 +21,7 @@ _WIDE = ("DATA", "DATA2", "VDATA", "RETURN_DATA", "SDATA")
 
 
 class Registers:
-    """The state that a text starts from (as pseudocode.evaluate describes it) and what it wrote."""
+    """The initial state (see pseudocode.evaluate) and the values that the text has written."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.state = state
@@ -31,7 +31,7 @@ class Registers:
         self._files: dict[str, dict[Any, int]] = {}
 
     def written(self) -> dict[str, Any]:
-        """The outputs that were written: patterns, and of VGPR and MEM the elements written."""
+        """Return the written outputs as patterns; of VGPR and MEM the written elements."""
         outputs = {name: self.names[name].pattern for name in _OUTPUTS if name in self.names}
         return outputs | self._files
 
@@ -45,7 +45,7 @@ class Registers:
         return self._declared.get(name)
 
     def read(self, name: str) -> Bits:
-        """Raises PseudocodeError where neither the text nor the state gives the name a value."""
+        """Return a value; raise PseudocodeError if neither the text nor the state defines it."""
         if name in self.names:
             return self.names[name]
         if name in self._declared:
@@ -57,12 +57,12 @@ class Registers:
         return integer("b", _width(name), self.state[name])
 
     def read_to_update(self, name: str) -> Bits:
-        """As `read`; a variable that is not declared starts as zeros."""
+        """Read a value to update in part; an undeclared variable starts as zeros."""
         known = name in self.names or name in self._declared or name in self.state
         return self.read(name) if known else Bits(Type("b", 64), 0)
 
     def element(self, file: str, key: Any) -> Bits:
-        """32 bits of VGPR (key: lane, register) or of HW_REGISTERS, or 8 of MEM (key: address)."""
+        """Return 32 bits of VGPR[lane, register] or HW_REGISTERS, or 8 bits of MEM[address]."""
         width = 8 if file == "MEM" else 32
         for source in (self._files, self.state):
             if key in source.get(file, {}):

@@ -1,4 +1,4 @@
-"""AMD's text for an opcode, as tinygrad's wheel ships it: the one place that imports the wheel."""
+"""AMD's texts of opcodes from tinygrad's wheel, which only this module imports."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ _ENCODING = re.compile(r"_e(32|64)$")
 
 @cache
 def _by_mnemonic() -> dict[str, str]:
-    """CDNA's texts, then RDNA4's for the opcodes that CDNA's texts call but do not give."""
+    """Return CDNA's texts, and RDNA4's for opcodes that CDNA's texts call but do not define."""
     found: dict[str, str] = {}
     for family in ("cdna", "rdna4"):
         module = importlib.import_module(f"tinygrad.runtime.autogen.amd.{family}.str_pcode")
@@ -21,5 +21,5 @@ def _by_mnemonic() -> dict[str, str]:
 
 
 def amd_text(mnemonic: str) -> str | None:
-    """The text for a mnemonic such as "v_add_f32", unchanged, or None where AMD gives none."""
+    """Return the unchanged text for a mnemonic such as "v_add_f32", or None."""
     return _by_mnemonic().get(mnemonic)

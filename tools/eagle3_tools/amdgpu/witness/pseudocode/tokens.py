@@ -1,4 +1,4 @@
-"""Splits AMD's instruction pseudocode into tokens and reads its literals."""
+"""Split AMD's instruction pseudocode into tokens, and read its literals."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SUFFIX_TYPE = {"U": ("u", 32), "L": ("i", 64), "LL": ("i", 64), "ULL": ("u", 64
 
 
 class PseudocodeError(Exception):
-    """A text that is not pseudocode, or a state that it cannot run on."""
+    """The text is not pseudocode, or the state is not sufficient to run it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Raises PseudocodeError at a character that the pseudocode does not use."""
+    """Split a text into tokens; raise PseudocodeError at an invalid character."""
     found: list[Token] = []
     at = _after_space(text, 0)
     while at < len(text):
@@ -50,7 +50,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def cast_type(text: str) -> Type:
-    """The type of "32'U" or "16'BF"."""
+    """Return the type of "32'U" or "16'BF"."""
     width, kind = text.split("'")
     type_ = type_named(kind.lower() + width)
     if type_ is None:
@@ -59,7 +59,7 @@ def cast_type(text: str) -> Type:
 
 
 def literal(token: Token) -> Bits:
-    """The value of a number.
+    """Return the value of a number.
 
     1.0F is f32, 1.0 f64, 16'1.0 f16, 16'0U u16, 4U u32, 4LL i64, 4 i32 and 0x4 b32.
     """
