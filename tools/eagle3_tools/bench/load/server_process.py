@@ -33,7 +33,11 @@ def serving(
         yield process, f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -52,6 +56,6 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], timeout_s: float) -
 def metric(text: str, name: str, **labels: str) -> float:
     """Return the value of a metric, by its full name, in a /metrics text."""
     others = "".join(rf'[^}}]*{key}="{value}"' for key, value in labels.items())
-    found = re.search(rf"^{name}\{{{others}[^}}]*\}} ([0-9.]+)$", text, re.MULTILINE)
+    found = re.search(rf"^{name}\{{{others}[^}}]*\}} ([-+0-9.eE]+)$", text, re.MULTILINE)
     assert found, f"/metrics has no {name}"
     return float(found[1])
