@@ -35,7 +35,8 @@ def grouped_mlp(
 
     Args:
         shared: An expert that every token takes too, with weight 1.
-        tiles, rows: Tile map of the ids and operand of x, if `pallas_kernels.route` made them.
+        tiles: Tile map of the ids, if `pallas_kernels.route` made it.
+        rows: Operand of x, likewise.
 
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
