@@ -16,6 +16,7 @@ FUNCTIONS: list[dict[str, Any]] = [
     {"name": "time"},
 ]
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": function} for function in FUNCTIONS]
+RESPONSE_TOOLS: list[Any] = [{"type": "function", **function} for function in FUNCTIONS]
 THINKING = {"chat_template_kwargs": {"thinking": True}}
 MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
 MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)

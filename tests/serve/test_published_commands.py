@@ -12,13 +12,7 @@ import pytest
 from called_tools import MARKS
 from local_hub import local_hub
 from oracle_files import ORACLES
-from published_commands import (
-    CHECKPOINTS,
-    COMMANDS,
-    EAGLE3_FP8_CARD,
-    MINIMAX_EAGLE3,
-    Published,
-)
+from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, MINIMAX_EAGLE3, Published
 from wider_checkpoints import widened
 
 from convert.quantize.run import prepare, write

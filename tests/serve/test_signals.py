@@ -127,10 +127,7 @@ def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None
 
 def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Path) -> None:
     """More of them than the process may have descriptors."""
-    with (
-        serving(log=tmp_path / "log", descriptors=64) as (server, url),
-        ExitStack() as stack,
-    ):
+    with serving(log=tmp_path / "log", descriptors=64) as (server, url), ExitStack() as stack:
         for _ in range(200):
             bare = stack.enter_context(socket.socket())
             bare.setblocking(False)

@@ -15,11 +15,7 @@ from serve.asgi.error_forms import ANTHROPIC_PATH
 from serve.options.operations import Operations
 
 Connect = Callable[..., anthropic.Anthropic]
-ASKED: Any = {
-    "model": "fake",
-    "messages": [{"role": "user", "content": "hello"}],
-    "max_tokens": 5,
-}
+ASKED: Any = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
 KEYS = ("first-key", "second-key")
 
 
@@ -104,12 +100,3 @@ def test_a_dead_engine_is_an_error_of_the_api(serve: Callable[..., Served]) -> N
     assert name == "event: error" and ErrorResponse.model_validate(body)
     assert body["error"]["type"] == "api_error" and "device is gone" in body["error"]["message"]
     check_form(server.http.post(ANTHROPIC_PATH, json=long), 503, "api_error")
-
-
-def test_an_error_within_a_stream_is_raised_by_the_client(
-    serve: Callable[..., Served], connect: Connect
-) -> None:
-    client = connect(serve(FakeEngine(fail_at_step=3)))
-    with client.messages.stream(**{**ASKED, "max_tokens": 200}) as stream:
-        with pytest.raises(anthropic.APIStatusError, match="device is gone"):
-            list(stream)

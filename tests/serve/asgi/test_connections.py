@@ -26,13 +26,11 @@ MALFORMED = {
     b"GET /health HTTP/1.1\r\nHost: x\r\nBad Header: x\r\n\r\n": 400,
     POST + b"Content-Length: -1\r\n\r\n": 400,
     POST + b"Transfer-Encoding: gzip\r\n\r\n": 400,
-    POST
-    + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n": 400,
+    POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP": 400,
     POST + b"transfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n2\r\n{}\r\n0\r\n\r\n": 400,
     POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n": 400,
     POST + b"X: " + b"x" * 1_000_000: 431,
 }
-CUT_SHORT = (b"POST /v1/comp", POST, POST + b"Content-Length: 100\r\n\r\n{")
 
 
 def request(body: dict[str, Any], version: bytes = b"1.1") -> bytes:
@@ -60,13 +58,13 @@ def test_what_is_no_http_gets_an_error_in_openais_form_and_is_hung_up_on(
     assert (status, error["code"]) == (MALFORMED[sent], "invalid_http")
 
 
-@pytest.mark.parametrize("sent", CUT_SHORT, ids=len)
-def test_a_request_that_is_cut_short_is_400(fake: Served, sent: bytes) -> None:
-    with connection(fake) as bare:
-        bare.sendall(sent)
-        bare.shutdown(socket.SHUT_WR)
-        status, error = refusal(read_to_end(bare))
-    assert status == 400 and "has no end" in error["message"]
+def test_a_request_that_is_cut_short_is_400(fake: Served) -> None:
+    for sent in (b"POST /v1/comp", POST, POST + b"Content-Length: 100\r\n\r\n{"):
+        with connection(fake) as bare:
+            bare.sendall(sent)
+            bare.shutdown(socket.SHUT_WR)
+            status, error = refusal(read_to_end(bare))
+        assert status == 400 and "has no end" in error["message"]
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"max_tokens": 100}], ids=str)

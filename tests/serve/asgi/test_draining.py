@@ -4,15 +4,17 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 from fake_engine import CharTokenizer, FakeEngine, expected_answer
-from fake_server import build_service
+from fake_server import build_service, wait_for
 
 from serve.app import create_app
 from serve.asgi.listening.graceful import GracefulServer
+from serve.openai.service import Service
 
 BODY = {"prompt": "abc", "seed": 0, "max_tokens": 6}
 REGEX = {"structured_outputs": {"regex": "a"}}
@@ -74,23 +76,37 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
     return held, fields[request.param], asked[request.param]
 
 
-async def drained(
-    held: Held, fields: dict[str, Any], asked: dict[str, Any], *, drain_timeout_s: float, ends: bool
-) -> tuple[httpx.Response, GracefulServer]:
-    """The answer to a request that was held up when the server began to drain, and the server;
-    ends: whether it gets on before the time is over."""
-    service = build_service(FakeEngine(), **fields)
+@asynccontextmanager
+async def served_apart(
+    engine: FakeEngine, drain_timeout_s: float, **fields: Any
+) -> AsyncIterator[tuple[GracefulServer, Service, httpx.AsyncClient]]:
+    """A server that is ready, without a socket, and a client of it."""
+    service = build_service(engine, **fields)
     app = create_app(service)
     server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=drain_timeout_s)
+    transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fake") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
     ):
         await service.engine.ready.wait()
+        yield server, service, http
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def drained(
+    held: Held, fields: dict[str, Any], asked: dict[str, Any], drain_timeout_s: float, ends: bool
+) -> httpx.Response:
+    """The answer to a request that was held up when the server began to drain; ends: whether it
+    gets on before the time is over."""
+    async with served_apart(FakeEngine(), drain_timeout_s, **fields) as (server, _, http):
         asking = asyncio.create_task(http.post("/v1/completions", **asked))
-        while not held.begun.is_set():
-            assert not asking.done(), asking.result().text
-            await asyncio.sleep(0.005)
+        await until(lambda: held.begun.is_set() or asking.done())
+        assert not asking.done(), asking.result().text
         server.drain()
         await asyncio.sleep(0.05)
         late = await http.post("/v1/completions", json=BODY)
@@ -99,16 +115,14 @@ async def drained(
         if ends:
             held.may_end.set()
         answer = await asyncio.wait_for(asking, 5)
-        while not server.should_exit:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.should_exit)
     held.may_end.set()
-    return answer, server
+    return answer
 
 
 def test_a_request_that_the_engine_has_not_seen_is_waited_for_and_answered(stage) -> None:
     held, fields, asked = stage
-    work = drained(held, fields, asked(held), drain_timeout_s=5, ends=True)
-    answer, _ = asyncio.run(work)
+    answer = asyncio.run(drained(held, fields, asked(held), drain_timeout_s=5, ends=True))
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"] == expected_answer("abc", 0, 6)
 
@@ -118,7 +132,36 @@ def test_what_is_not_ready_in_time_is_told_so_and_not_waited_for(
 ) -> None:
     monkeypatch.setattr("serve.asgi.listening.graceful.ABORT_S", 0.05)
     held, fields, asked = stage
-    work = drained(held, fields, asked(held), drain_timeout_s=0.2, ends=False)
-    answer, _ = asyncio.run(work)
+    answer = asyncio.run(drained(held, fields, asked(held), drain_timeout_s=0.2, ends=False))
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "the server is shutting down"
+
+
+def test_deadline_aborts_what_the_engine_has_not_ended() -> None:
+    engine = FakeEngine(step_s=0.05)
+
+    async def drain() -> dict[str, Any]:
+        async with served_apart(engine, 0.2) as (server, _, http):
+            body = BODY | {"max_tokens": 200}
+            asking = asyncio.create_task(http.post("/v1/completions", json=body))
+            await until(lambda: engine.running)
+            server.on_signal(15)
+            await asyncio.sleep(0)
+            assert (await http.get("/health")).status_code == 503
+            choice = (await asking).json()["choices"][0]
+            await until(lambda: server.should_exit)
+            return choice
+
+    choice = asyncio.run(drain())
+    assert choice["finish_reason"] == "abort" and len(choice["text"]) < 200
+    assert expected_answer("abc", 0, 200).startswith(choice["text"])
+    wait_for(lambda: not engine.running)
+
+
+def test_engine_is_idle_again_after_refusing_a_request() -> None:
+    async def refuse() -> None:
+        async with served_apart(FakeEngine(), 5.0) as (_, service, http):
+            assert (await http.post("/v1/completions", json={"prompt": "!"})).status_code == 400
+            await asyncio.wait_for(service.engine.idle(), 1)
+
+    asyncio.run(refuse())

@@ -44,8 +44,8 @@ def small(serve) -> Served:
 
 
 def test_a_body_above_the_limit_is_413_whether_its_length_is_told_or_not(small: Served) -> None:
-    headers = {"Content-Type": "application/json"}
-    fits = small.http.post(COMPLETIONS, content=b'{"prompt": "a"}'.ljust(1000), headers=headers)
+    headers, fitting = {"Content-Type": "application/json"}, b'{"prompt": "a"}'.ljust(1000)
+    fits = small.http.post(COMPLETIONS, content=fitting, headers=headers)
     assert fits.status_code == 200
     declared = small.http.post(COMPLETIONS, content=b"x" * 1001)
     chunked = small.http.post(COMPLETIONS, content=iter([b"x" * 600, b"x" * 600]))
@@ -90,42 +90,18 @@ def test_a_trickled_head_is_hung_up_on(small: Served) -> None:
         assert silent == b""
 
 
-def test_a_head_without_an_end_is_431(small: Served) -> None:
-    with connection(small) as bare:
-        bare.sendall(POST + b"X: " + b"x" * 100_000)
-        assert read_to_end(bare).startswith(b"HTTP/1.1 431")
-
-
 def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -> None:
     for _ in range(3):
         time.sleep(0.2)
         assert small.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
 
 
-def test_a_full_queue_is_429_and_open_again_when_it_empties(serve) -> None:
-    engine = FakeEngine()
-    engine.go.clear()
-    server = serve(engine, operations=Operations(max_queued=3))
-    with ThreadPoolExecutor() as pool:
-        body = {"prompt": "a", "n": 2, "max_tokens": 4}
-        first = pool.submit(server.http.post, COMPLETIONS, json=body)
-        while len(engine.running) < 2:
-            time.sleep(0.005)
-        full = server.http.post(COMPLETIONS, json=body)
-        assert full.status_code == 429 and int(full.headers["Retry-After"]) > 0
-        error = full.json()["error"]
-        assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
-        assert server.http.get("/health").status_code == 200
-        engine.go.set()
-        assert first.result().status_code == 200
-    assert server.http.post(COMPLETIONS, json=body).status_code == 200
-
-
 def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) -> None:
+    """As one request of three choices or as three; it is open again once it empties."""
     engine = FakeEngine()
-    server = serve(engine, operations=Operations(max_queued=3))
+    server: Served = serve(engine, operations=Operations(max_queued=3))
     one, three = ({"prompt": "a", "n": n, "max_tokens": 4} for n in (1, 3))
-    assert server.http.post(COMPLETIONS, json=three).status_code == 200
+    server.ask(COMPLETIONS, **three)
     engine.go.clear()
     with ThreadPoolExecutor() as pool:
         waiting = []
@@ -134,9 +110,14 @@ def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) ->
             while len(server.service.engine._streams) < count:
                 assert not waiting[-1].done(), waiting[-1].result().text
                 time.sleep(0.005)
-        assert server.http.post(COMPLETIONS, json=one).status_code == 429
+        full = server.http.post(COMPLETIONS, json=one)
+        assert full.status_code == 429 and int(full.headers["Retry-After"]) > 0
+        error = full.json()["error"]
+        assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+        assert server.http.get("/health").status_code == 200
         engine.go.set()
         assert [answer.result().status_code for answer in waiting] == [200] * 3
+    server.ask(COMPLETIONS, **three)
 
 
 def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
@@ -167,10 +148,8 @@ def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
 
 
 def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:
-    server = serve(FakeEngine(), operations=Operations(max_queued=100))
-    body = {"prompt": [[1]] * 50_000}
-    answer = server.http.post(COMPLETIONS, json=body)
-    assert answer.status_code == 400 and "50000 sequences" in answer.json()["error"]["message"]
+    server: Served = serve(FakeEngine(), operations=Operations(max_queued=100))
+    assert "50000 sequences" in server.refusal(COMPLETIONS, {"prompt": [[1]] * 50_000})["message"]
     assert not server.engine.prompt_tokens
 
 
@@ -187,32 +166,39 @@ def test_a_list_of_wrong_items_makes_one_error() -> None:
         assert caught.value.error_count() <= 4
 
 
+LONG = "a" * 30_000
+
+
+class SlowTokenizer(CharTokenizer):
+    """Waits for `go` before it is through with a long text."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        if len(text) >= len(LONG):
+            self.begun.set()
+            assert self.go.wait(10), "somebody waited"
+        return super().encode(text)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (COMPLETIONS, {"prompt": "a" * 30_000}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 30_000}]}),
-        ("/tokenize", {"prompt": "a" * 30_000}),
+        (COMPLETIONS, {"prompt": LONG}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/tokenize", {"prompt": LONG}),
     ],
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_nobody_waits_for_a_long_text_to_be_tokenised(serve, path: str, body: dict) -> None:
-    begun, others_served = threading.Event(), threading.Event()
-
-    class SlowTokenizer(CharTokenizer):
-        def encode(
-            self, text: str, add_special: bool = False, most: int | None = None
-        ) -> list[int]:
-            if len(text) >= 30_000:
-                begun.set()
-                assert others_served.wait(10), "somebody waited"
-            return super().encode(text)
-
-    server = serve(FakeEngine(), tokenizer=SlowTokenizer())
+    tokenizer = SlowTokenizer()
+    server: Served = serve(FakeEngine(), tokenizer=tokenizer)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.http.post, path, json=body)
-        assert begun.wait(10)
+        assert tokenizer.begun.wait(10)
         assert server.http.get("/health").status_code == 200
-        others_served.set()
+        tokenizer.go.set()
         assert answer.result().status_code in (200, 400)
 
 

@@ -8,10 +8,12 @@ import openai
 import pytest
 from called_tools import ANSWERS, KIMI_CALLS, THINKING, prompt_of
 from called_tools import CHAT_TOOLS as TOOLS
+from chat_tokenizers import kimi
 from fake_engine import FakeEngine
 from fake_server import Served
 from scripted_engine import AnyGrammars
 
+from serve.chat_format.format import choose_reading
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.openai.answers.responses import delta
 
@@ -61,11 +63,8 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
     if chat_format == "kimi_k2":
         ids = [call.id for call in whole.message.tool_calls]
-        assert (
-            ids
-            == [call[0] for call in message["calls"]]
-            == ["functions.weather:0", "functions.time:1"]
-        )
+        assert ids == ["functions.weather:0", "functions.time:1"]
+        assert [call[0] for call in message["calls"]] == ids
 
 
 def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> None:
@@ -81,28 +80,23 @@ def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> Non
     assert "## Return of functions.time:1\n5 degrees" in prompt
 
 
-def test_without_thinking_there_is_no_reasoning(say: Callable[..., Served]) -> None:
-    server = say("Fine, <b>really</b>.")
-    whole = ask(server, extra_body={"chat_template_kwargs": {"thinking": False}}).choices[0]
+def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(
+    say: Callable[..., Served],
+) -> None:
+    off = {"chat_template_kwargs": {"thinking": False}}
+    whole = ask(say("Fine, <b>really</b>."), extra_body=off).choices[0]
     assert whole.message.content == "Fine, <b>really</b>."
-    assert not hasattr(whole.message, "reasoning")
-    assert whole.finish_reason == "stop"
-
-
-def test_reasoning_is_left_out_for_a_client_that_says_so(say: Callable[..., Served]) -> None:
+    assert whole.finish_reason == "stop" and not hasattr(whole.message, "reasoning")
+    unread = say("a</think>b", reading=choose_reading(kimi(), "none"))
+    assert ask(unread).choices[0].message.content == "a</think>b"
     server = say(ANSWERS["kimi_k2"])
     quiet = {"tools": TOOLS, "extra_body": {**THINKING, "include_reasoning": False}}
-    whole = ask(server, **quiet).choices[0].message
-    assert whole.content == "One moment." and not hasattr(whole, "reasoning")
-    message, _ = streamed(server, **quiet)
-    assert (message["reasoning"], message["content"]) == ("", "One moment.")
+    message = ask(server, **quiet).choices[0].message
+    assert message.content == "One moment." and not hasattr(message, "reasoning")
+    put_together, _ = streamed(server, **quiet)
+    assert (put_together["reasoning"], put_together["content"]) == ("", "One moment.")
     with pytest.raises(openai.BadRequestError, match="separate_reasoning"):
         ask(server, extra_body={"separate_reasoning": False})
-
-
-def test_the_start_of_calls_ends_the_reasoning(say: Callable[..., Served]) -> None:
-    message, _ = streamed(say(f"Hm.{KIMI_CALLS}"), tools=TOOLS)
-    assert message["reasoning"] == "Hm." and len(message["calls"]) == 2
 
 
 def test_reasoning_that_the_length_cuts_is_reasoning(say: Callable[..., Served]) -> None:
@@ -159,9 +153,13 @@ def test_calls_are_text_where_no_tools_are_offered(say: Callable[..., Served]) -
         assert whole.message.content == KIMI_CALLS and whole.finish_reason == "stop"
 
 
-def test_text_behind_the_calls_is_left_out(say: Callable[..., Served]) -> None:
-    message, _ = streamed(say(f"</think>{KIMI_CALLS}Anything else?"), tools=TOOLS)
-    assert message["content"] == "" and len(message["calls"]) == 2
+def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(
+    say: Callable[..., Served],
+) -> None:
+    for said, reasoning in ((f"Hm.{KIMI_CALLS}", "Hm."), (f"</think>{KIMI_CALLS}And?", "")):
+        message, _ = streamed(say(said), tools=TOOLS)
+        assert (message["reasoning"], message["content"]) == (reasoning, "")
+        assert len(message["calls"]) == 2
 
 
 @pytest.mark.parametrize(

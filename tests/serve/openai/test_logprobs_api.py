@@ -45,9 +45,8 @@ def test_an_echoed_completion_tells_every_token_but_the_first(
     assert logprobs.tokens == [token_text(pair.tokenizer, token) for token in tokens]
     assert logprobs.token_logprobs is not None and logprobs.top_logprobs is not None
     assert logprobs.text_offset is not None and logprobs.token_logprobs[0] is None
-    assert (
-        len(logprobs.top_logprobs) == len(logprobs.text_offset) == len(tokens) == len(PROMPT) + 12
-    )
+    assert len(logprobs.top_logprobs) == len(logprobs.text_offset) == len(tokens)
+    assert len(tokens) == len(PROMPT) + 12
     expected = log_distribution(pair, tokens)
     for index in range(1, len(tokens)):
         row = expected[index - 1]
@@ -128,15 +127,14 @@ def test_a_chat_tells_bytes_that_add_up_and_its_stream_tells_the_same(
 def test_filtered_tokens_are_numbers_in_json(server: Served) -> None:
     """One candidate is left: the others' probability is 0, and JSON has no infinity."""
     body = {"prompt": PROMPT, "logprobs": 3, "top_k": 1, "logprobs_mode": "processed_logprobs"}
-    answer = server.http.post("/v1/completions", json=body | SAMPLING).json()
-    logprobs = answer["choices"][0]["logprobs"]
+    logprobs = server.ask("/v1/completions", **body | SAMPLING)["choices"][0]["logprobs"]
     assert logprobs["token_logprobs"] == [0.0] * 12
     assert {value for top in logprobs["top_logprobs"] for value in top.values()} == {0.0, LEAST}
 
 
 def test_a_prompt_tells_through_chat_too(server: Served) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "prompt_logprobs": 0, **SAMPLING}
-    answer = server.http.post("/v1/chat/completions", json=body | IDS).json()
+    answer = server.ask("/v1/chat/completions", **body | IDS)
     first, *others = answer["prompt_logprobs"]
     assert first is None
     assert [list(entry) for entry in others] == [[str(t)] for t in answer["prompt_token_ids"][1:]]
@@ -152,7 +150,7 @@ def test_eagle3_generate_prints_what_the_server_tells(
     assert generate_main(argv) == 0
     plain = json.loads(capsys.readouterr().out)
     body = {"prompt": "hello there", "echo": True, "logprobs": 2, "prompt_logprobs": 1, **SAMPLING}
-    choice = server.http.post("/v1/completions", json=body).json()["choices"][0]
+    choice = server.ask("/v1/completions", **body)["choices"][0]
     assert choice["text"] == plain["text"] and choice["text"].startswith("hello there")
     assert plain["prompt_logprobs"][0] is None
     printed = [*plain["prompt_logprobs"][1:], *plain["logprobs"]]
@@ -176,15 +174,15 @@ def test_the_parts_of_a_character_begin_where_it_does() -> None:
 
 
 def test_no_logprob_is_infinite_or_no_number() -> None:
-    values = [finite(v) for v in (-math.inf, math.nan, -2.5)]
-    assert values == [LEAST, LEAST, -2.5]
+    assert [finite(v) for v in (-math.inf, math.nan, -2.5)] == [LEAST, LEAST, -2.5]
 
 
 def test_lm_evals_scoring_gets_the_prompt_and_one_token_of_each_batch_row(server: Served) -> None:
     rows = [PROMPT, PROMPT[:7]]
     body = {"prompt": rows, "echo": True, "logprobs": 1, "temperature": 0, "seed": 1234}
-    one = server.http.post("/v1/completions", json=body | {"max_tokens": 1}).json()["choices"]
-    none = server.http.post("/v1/completions", json=body | {"max_tokens": 0}).json()["choices"]
+    one, none = (
+        server.ask("/v1/completions", **body, max_tokens=most)["choices"] for most in (1, 0)
+    )
     for row, scored, bare in zip(rows, one, none, strict=True):
         logprobs, alone = scored["logprobs"], bare["logprobs"]
         assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None

@@ -2,15 +2,12 @@
 MiniMax-M2.5's does, and no role but those of the conversation."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from called_tools import prompt_of, saying
-from chat_tokenizers import kimi
+from chat_tokenizers import kimi, with_template
 from fake_server import Served
-
-from convert.text.chat_template import compile_template
 
 FIRST_ALONE = """\
 {%- set said = messages[1:] if messages[0].role == 'system' else messages -%}
@@ -20,38 +17,31 @@ FIRST_ALONE = """\
 {%- endif -%}
 {%- endfor -%}
 """
+CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "Hello."}
 
 
 @pytest.fixture
 def reading_one(serve: Callable[..., Served]) -> Served:
     """A server of a model with such a template."""
-    engine = saying("Hi.", "Hi.", "Hi.")
-    template = compile_template(FIRST_ALONE, "the test's template")
-    tokenizer = replace(kimi(), template=template, template_text=FIRST_ALONE)
-    return serve(engine, tokenizer=tokenizer)
+    return serve(saying("Hi."), tokenizer=with_template(kimi(), FIRST_ALONE))
 
 
 def said(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-@pytest.mark.parametrize("roles", [("system", "developer"), ("developer", "system")])
-def test_what_system_and_developer_say_first_is_one_message(
-    reading_one: Served, roles: tuple[str, str]
-) -> None:
-    messages = [said(roles[0], "Be brief."), said(roles[1], "Be kind."), USER]
-    answer = reading_one.http.post("/v1/chat/completions", json={"messages": messages})
-    assert answer.status_code == 200
-    assert prompt_of(reading_one) == "S:Be brief.\n\nBe kind.;U:Hello.;"
+def test_what_system_and_developer_say_first_is_one_message(reading_one: Served) -> None:
+    for roles in (("system", "developer"), ("developer", "system")):
+        messages = [said(roles[0], "Be brief."), said(roles[1], "Be kind."), USER]
+        reading_one.ask(CHAT, messages=messages)
+        assert prompt_of(reading_one) == "S:Be brief.\n\nBe kind.;U:Hello.;"
 
 
 def test_a_developers_message_is_the_systems(say: Callable[..., Served]) -> None:
-    prompts = []
+    server, prompts = say("Hi."), []
     for role in ("system", "developer"):
-        server = say("Hi.")
-        messages = [said(role, "Be brief."), USER, said(role, "Be kind."), USER]
-        server.http.post("/v1/chat/completions", json={"messages": messages})
+        server.ask(CHAT, messages=[said(role, "Be brief."), USER, said(role, "Be kind."), USER])
         prompts.append(prompt_of(server))
     assert prompts[0] == prompts[1] and "Be kind." in prompts[0]
 
@@ -59,9 +49,9 @@ def test_a_developers_message_is_the_systems(say: Callable[..., Served]) -> None
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/chat/completions", {"messages": [USER, said("system", "Be kind."), USER]}),
-        ("/v1/chat/completions", {"messages": [USER, said("developer", "Be kind."), USER]}),
-        ("/v1/chat/completions", {"messages": [said("critic", "Be kind."), USER]}),
+        (CHAT, {"messages": [USER, said("system", "Be kind."), USER]}),
+        (CHAT, {"messages": [USER, said("developer", "Be kind."), USER]}),
+        (CHAT, {"messages": [said("critic", "Be kind."), USER]}),
         ("/tokenize", {"messages": [USER, said("system", "Be kind."), USER]}),
         ("/v1/messages", {"max_tokens": 9, "messages": [USER, said("system", "Be kind."), USER]}),
         ("/v1/messages/count_tokens", {"messages": [USER, said("system", "Be kind."), USER]}),

@@ -109,16 +109,3 @@ def test_a_template_file_replaces_the_checkpoints(tmp_path: Path) -> None:
         assert prompts == ["hi<think></think>", "i<think>"]
         with pytest.raises(openai.BadRequestError, match="no robots: hi"):
             ask("robot")
-
-
-def test_without_a_reasoning_parser_reasoning_is_content() -> None:
-    tokenizer = kimi()
-    engine = ScriptedEngine(answers=[tokenizer.encode("a</think>b", add_special=True)])
-    reading = choose_reading(tokenizer, "none")
-    with served_by(engine, tokenizer, reading=reading) as server:
-        answer = server.openai.chat.completions.create(
-            model="fake",
-            messages=[{"role": "user", "content": "hi"}],
-            extra_body={"chat_template_kwargs": {"thinking": True}},
-        )
-    assert answer.choices[0].message.content == "a</think>b"

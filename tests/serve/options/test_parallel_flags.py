@@ -1,4 +1,4 @@
-"""How many devices: the flags of two other engines, what is refused, and where a pair then lies."""
+"""How many devices and processes: flags of other engines, what is refused, and where pairs lie."""
 
 import json
 from typing import Any
@@ -14,6 +14,7 @@ from serve.bench.cli import parse_bench_flags
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
+from serve.options.executor.ray import RayOptions
 from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
@@ -70,19 +71,16 @@ def test_every_command_takes_vllms_interleave_size(
     assert "must be a number of tokens, 1 or more; got 0" in capsys.readouterr().err
 
 
-def said_of(size: int | None, parts: int = 8) -> list[str]:
-    said: list[str] = []
-    say_interleaving(size, parts, 64, said.append)
-    return said
-
-
 def test_an_interleave_size_other_than_the_block_size_gets_one_line_of_what_is_done() -> None:
-    (line,) = said_of(1)
-    assert line == (
+    said: list[str] = []
+    for size, parts in ((64, 8), (None, 8), (1, 1)):
+        say_interleaving(size, parts, 64, said.append)
+    assert said == []
+    say_interleaving(1, 8, 64, said.append)
+    assert said == [
         "--dcp-kv-cache-interleave-size 1: here each of 8 devices keeps 64 tokens of a page in a "
         "row, --block-size, which changes no answer"
-    )
-    assert said_of(64) == said_of(None) == said_of(1, parts=1) == []
+    ]
 
 
 def test_pair_and_plan_say_that_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,3 +186,58 @@ def test_what_replicas_have_not_is_refused_in_a_line(
     with pytest.raises(SystemExit) as ended:
         serve(*argv)
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+RAY = ("--distributed-executor-backend", "ray")
+BOTH = ("-tp", "4", "--num-processes", "2")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The modules that can be found."""
+    names = {"ray", "zmq"}
+    monkeypatch.setattr("serve.options.executor.ray.find_spec", lambda n: n in names or None)
+    return names
+
+
+def parsed(*flags: str) -> RayOptions | None:
+    return parse_serve_flags(["--demo", *flags])[0].ray
+
+
+@pytest.mark.usefixtures("installed")
+def test_one_command_says_how_many_processes_ray_places_and_where_they_meet() -> None:
+    assert parsed(*RAY, *BOTH) == RayOptions(2, 2, 8476, 8477, False)
+    own = ("--master-port", "9", "--plan-port", "5", "--restart-workers")
+    assert parsed(*RAY, *BOTH, *own) == RayOptions(2, 2, 9, 5, True)
+    assert parsed("--distributed-executor-backend", "mp") is None
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((*RAY, "-tp", "4"), "needs --num-processes, at least 2"),
+        ((*RAY, "-tp", "3", "--nnodes", "2"), "a divisor of the 3 devices"),
+        ((*RAY, *BOTH, "--process-id", "0"), "places all processes and makes their key"),
+        ((*RAY, *BOTH, "--distributed"), "leave out --coordinator-address"),
+        (("--restart-workers",), "--restart-workers needs --distributed-executor-backend ray"),
+        (("--distributed-executor-backend", "external_launcher"), "invalid choice"),
+        (("--load-format", "runai_streamer"), "invalid choice"),
+    ],
+)
+def test_what_does_not_go_together_with_ray_is_refused(
+    flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(*flags)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("ray", "ray"), ("zmq", "hosts")])
+def test_a_missing_extra_is_named(
+    missing: str, extra: str, installed: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed.remove(missing)
+    with pytest.raises(SystemExit):
+        parsed(*RAY, *BOTH)
+    assert f"pip install 'eagle3-jax[{extra}]'" in capsys.readouterr().err

@@ -44,6 +44,8 @@ GIVEN_BACK = {
     "user": "c",
 }
 """What changes no answer."""
+PATH = "/v1/responses"
+BODY: dict[str, Any] = {"input": "a", "max_output_tokens": 1}
 ANOTHER: dict[str, Any] = {"type": "unheard of", "x": 1}
 """A value that no option has for nothing."""
 CALLED = {"type": "function_call", "call_id": "a", "name": "b", "arguments": "{}"}
@@ -94,9 +96,7 @@ def types_of(union: Any) -> set[Any]:
 
 
 def refused(server: Served, body: dict[str, Any]) -> dict[str, Any]:
-    answer = server.http.post("/v1/responses", json={"input": "a", "max_output_tokens": 1} | body)
-    assert answer.status_code == 400, f"{body}: {answer.text}"
-    return answer.json()["error"]
+    return server.refusal(PATH, BODY | body)
 
 
 def test_every_field_is_known() -> None:
@@ -115,8 +115,7 @@ def test_what_is_not_there_is_refused_by_name(fake: Served, name: str) -> None:
         assert (error["param"], error["code"]) == (name, "unsupported_option")
         assert name in error["message"]
     for value in RESPONSE[name]:
-        body = {"input": "a", "max_output_tokens": 1, name: value}
-        assert fake.http.post("/v1/responses", json=body).status_code == 200
+        fake.ask(PATH, **BODY, **{name: value})
 
 
 @pytest.mark.parametrize("within", INSIDE)
@@ -128,21 +127,19 @@ def test_what_is_not_there_within_an_option_is_refused_by_name(hello: Served, wi
             error = refused(hello, {"stream": True, **body_of({name: value})})
             assert (error["param"], error["code"]) == (within.strip() + name, "unsupported_option")
         for value in allowed:
-            body = {"input": "a", "max_output_tokens": 1, "stream": True, **body_of({name: value})}
-            assert hello.http.post("/v1/responses", json=body).status_code == 200, body
+            body = BODY | {"stream": True} | body_of({name: value})
+            assert hello.http.post(PATH, json=body).status_code == 200, body
 
 
 def test_what_changes_no_answer_is_given_back(fake: Served) -> None:
-    body = {"input": "a", "max_output_tokens": 1, **GIVEN_BACK}
-    answer = fake.http.post("/v1/responses", json=body).json()
+    answer = fake.ask(PATH, **BODY, **GIVEN_BACK)
     assert {name: answer[name] for name in GIVEN_BACK} == GIVEN_BACK
 
 
-@pytest.mark.parametrize("verbosity", [*literals(hints(ResponseTextConfigParam)["verbosity"])])
-def test_an_answer_says_that_it_has_the_usual_verbosity(fake: Served, verbosity: str) -> None:
-    body = {"input": "a", "max_output_tokens": 1, "text": {"verbosity": verbosity}}
-    answer = fake.http.post("/v1/responses", json=body).json()
-    assert answer["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
+def test_an_answer_says_that_it_has_the_usual_verbosity(fake: Served) -> None:
+    for verbosity in literals(hints(ResponseTextConfigParam)["verbosity"]):
+        answer = fake.ask(PATH, **BODY, text={"verbosity": verbosity})
+        assert answer["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
 
 
 @pytest.mark.parametrize(
@@ -188,13 +185,12 @@ def test_a_breakpoint_of_the_cache_changes_nothing(hello: Served) -> None:
 
     answers = []
     for body in (asking(), asking(**{BREAKPOINT: {"mode": "explicit"}})):
-        answer = hello.http.post("/v1/responses", json=body).json()
+        answer = hello.ask(PATH, **body)
         answers.append((answer["usage"], [item["type"] for item in answer["output"]]))
     assert answers[0] == answers[1]
     assert BREAKPOINT in refused(hello, asking(**{BREAKPOINT: "here"}))["message"]
 
 
 def test_everything_that_may_be_included_may_be_asked_for(hello: Served) -> None:
-    body = {"input": "a", "include": list(get_args(ResponseIncludable))}
-    assert hello.http.post("/v1/responses", json=body).status_code == 200
+    hello.ask(PATH, input="a", include=list(get_args(ResponseIncludable)))
     assert refused(hello, {"include": ["unheard of"]})["param"] == "include"

@@ -1,10 +1,12 @@
-"""POST /abort_request ends what it names, and GET /health_generate asks for a token."""
+"""SGLang's endpoints about the server: aborts, health, state, resets and profiles."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
+import jax.numpy as jnp
 import pytest
 from fake_engine import FakeEngine, expected_answer
 from fake_server import Served, wait_for
@@ -68,9 +70,9 @@ def test_a_key_aborts_its_own_requests_and_the_admin_key_everybodys(serve) -> No
         assert reasons == ["abort"] * 2
 
 
-@pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": 3}])
-def test_an_abort_that_names_nothing_is_400(fake: Served, body: dict) -> None:
-    assert fake.http.post("/abort_request", json=body).status_code == 400
+def test_an_abort_that_names_nothing_is_400(fake: Served) -> None:
+    for body in ({}, {"rid": ""}, {"rid": 3}):
+        assert fake.refusal("/abort_request", body)
 
 
 def test_health_generate_is_a_token_of_the_engine_and_probes_share_it(serve) -> None:
@@ -99,3 +101,80 @@ def test_health_generate_is_503_where_no_token_comes(
     engine.go.set()
     wait_for(lambda: not engine.running)
     assert server.http.get("/health_generate").status_code == 200
+
+
+def test_the_server_says_what_it_is(fake: Served) -> None:
+    for path in ("/model_info", "/get_model_info"):
+        info = fake.http.get(path).json()
+        assert info["model_path"] == info["tokenizer_path"] == "/models/fake"
+        assert info["is_generation"] is True
+    for method in ("GET", "HEAD", "POST"):
+        assert fake.http.request(method, "/ping").status_code == 200
+    assert fake.http.get("/version").json()["version"]
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_server_info_has_sglangs_accept_length(serve, path: str) -> None:
+    server: Served = serve(FakeEngine(width=3))
+    state = server.http.get(path).json()["internal_states"][0]
+    assert state["avg_spec_accept_length"] is None
+    server.ask("/v1/completions", prompt="abc", max_tokens=9)
+    info = server.http.get(path).json()
+    assert info["internal_states"][0]["avg_spec_accept_length"] == 3.0
+    assert (info["context_length"], info["served_model_name"]) == (256, "fake")
+
+
+def test_load_is_what_runs_or_waits(serve) -> None:
+    server: Served = serve(FakeEngine())
+    assert server.http.get("/load").json() == {"server_load": 0}
+    server.engine.go.clear()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.ask, "/v1/completions", prompt="abc", max_tokens=4)
+        wait_for(lambda: server.http.get("/load").json() == {"server_load": 1})
+        server.engine.go.set()
+    assert server.http.get("/load").json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize("path", ["/flush_cache", "/reset_prefix_cache"])
+def test_prefixes_in_use_are_kept_unless_the_client_waits(serve, path: str) -> None:
+    server: Served = serve(FakeEngine(width=1, step_s=0.02))
+    engine = server.engine
+    assert server.ask(path) == {"success": True} and engine.num_resets == 1
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.ask, "/v1/completions", prompt="abc", max_tokens=25)
+        wait_for(lambda: engine.running)
+        refusal = server.refusal(path, {})
+        assert engine.running, "the answer should have taken longer"
+        assert refusal["code"] == "cache_in_use"
+        waiting = server.http.post(path, params={"timeout": 5})
+    assert waiting.json() == {"success": True} and engine.num_resets == 2
+    for timeout in ("-1", "x", "inf", "nan"):
+        answer = server.http.post(path, params={"timeout": timeout})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "query"
+
+
+def test_a_trace_lies_in_the_servers_directory_whatever_a_request_names(
+    serve, tmp_path: Path
+) -> None:
+    traces, other = tmp_path / "traces", tmp_path / "other"
+    http = serve(FakeEngine(), operations=Operations(profile_dir=traces)).http
+    body = {"output_dir": str(other), "activities": ["CPU", "GPU"], "num_steps": None}
+    assert http.post("/start_profile", json=body).json()["ignored"] == ["output_dir", "activities"]
+    assert http.post("/start_profile").status_code == 409
+    jnp.zeros(3).block_until_ready()
+    assert http.post("/stop_profile", content=b"").json() == {"success": True}
+    assert list(traces.rglob("*.xplane.pb")) and not other.exists()
+    assert http.post("/stop_profile").status_code == 409
+
+
+def test_profiles_that_can_not_be_are_400(serve, fake: Served, tmp_path: Path) -> None:
+    http = serve(FakeEngine(), operations=Operations(profile_dir=tmp_path)).http
+    for client, content, naming in (
+        (http, b"{", "not valid JSON"),
+        (http, b"[]", "JSON object"),
+        (http, b'{"num_steps": 5}', "num_steps"),
+        (fake.http, b"", "--profile-dir"),
+        (fake.http, b"{}", "--profile-dir"),
+    ):
+        answer = client.post("/start_profile", content=content)
+        assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
