@@ -35,7 +35,7 @@ test: .venv/installed-test
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
-	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
+	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py
 
 # The proofs and the worlds at full length, and the benchmarks of every form of drafts and every cache;
 # `make test` runs their short form.

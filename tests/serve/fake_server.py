@@ -69,6 +69,10 @@ class Served:
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
+Serve = Callable[..., Served]
+"""Starts servers of given engines, or of given answers."""
+
+
 def build_service(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,

@@ -34,9 +34,10 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing does not exist" in refused([str(tmp_path / "nothing")], capsys)
-    for argv in (["--prompt", "a"], ["--prompt", "a", "--temperature", "-1"]):
-        assert generate_main([str(tmp_path / "nothing"), *argv]) == 2
-        assert "eagle3-generate: error: " in capsys.readouterr().err
+    assert generate_main([str(tmp_path / "nothing"), "--prompt", "a"]) == 2
+    assert "eagle3-generate: error: " in capsys.readouterr().err
+    assert generate_main([str(tmp_path), "--prompt", "a", "--temperature", "-1"]) == 2
+    assert "eagle3-generate: error: temperature" in capsys.readouterr().err
 
 
 def test_missing_and_truncated_shards(target: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_options_that_bar_every_token_are_an_error_of_that_request(server: Serve
     allowed = server.service.tokenizer.encode("a")
     body = {"prompt": PROMPT, "allowed_token_ids": allowed, "max_tokens": 2}
     (choice,) = server.ask(COMPLETIONS, **body, return_token_ids=True)["choices"]
-    assert choice["token_ids"] == [*allowed, *allowed]
+    assert set(choice["token_ids"]) <= set(allowed)
     body |= {"bad_words": ["a"]}
     assert "bar every token" in server.refusal(COMPLETIONS, body)["message"]
     streamed = server.http.post(COMPLETIONS, json=body | {"stream": True}).text

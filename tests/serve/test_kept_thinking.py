@@ -1,13 +1,12 @@
 """Whether the reasoning of earlier turns is in the prompt, in the ways that clients ask for it."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 from called_tools import CHAT_TOOLS, prompt_of
 from chat_tokenizers import MINIMAX_TEMPLATE, kimi, minimax, with_template
-from fake_server import Served
+from fake_server import Serve, Served
 
 from convert.text.tokenizer import Tokenizer
 from serve.openai.prompts.thinking import say_unkept
@@ -63,7 +62,6 @@ def kimi_like(name: str) -> Tokenizer:
     return with_template(kimi(), text)
 
 
-Say = Callable[..., Served]
 USER = {"role": "user", "content": "hi"}
 EARLIER = "An earlier thought."
 ON = {"type": "enabled"}
@@ -109,7 +107,7 @@ def asked(server: Served, path: str, **body: Any) -> tuple[str, str | None]:
 )
 @pytest.mark.parametrize("path", HISTORIES)
 def test_reasoning_is_kept_where_the_template_can(
-    say: Say, release: str, usually: bool, if_asked: bool, path: str
+    say: Serve, release: str, usually: bool, if_asked: bool, path: str
 ) -> None:
     """Where it can't, the prompt is as without the wish, and a header says so."""
     server = say("Fine.", tokenizer=kimi_like(release))
@@ -129,7 +127,7 @@ def test_reasoning_is_kept_where_the_template_can(
         assert if_asked or kept == prompt
 
 
-def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Say) -> None:
+def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Serve) -> None:
     """MiniMax's form has no switch; one that keeps all but the turns with calls does not keep."""
     for keeps, old, new in (
         (True, "", ""),
@@ -144,7 +142,7 @@ def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Sa
 
 
 def test_the_log_says_once_that_a_template_can_not_keep(
-    say: Say, caplog: pytest.LogCaptureFixture
+    say: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     say_unkept.cache_clear()
     server = say("Fine.", tokenizer=kimi_like("K2.5"))
@@ -155,7 +153,7 @@ def test_the_log_says_once_that_a_template_can_not_keep(
     assert caplog.text.count("thinking.keep") == 1
 
 
-def test_the_default_request_of_kimi_code_is_answered(say: Say) -> None:
+def test_the_default_request_of_kimi_code_is_answered(say: Serve) -> None:
     for release in PARTS:
         server = say("So.</think>Fine.", tokenizer=kimi_like(release))
         body: dict[str, Any] = {
@@ -183,14 +181,14 @@ def test_the_default_request_of_kimi_code_is_answered(say: Say) -> None:
     ],
 )
 def test_what_can_not_be_or_contradicts_itself_is_refused_by_name(
-    say: Say, release: str, body: dict[str, Any], naming: str
+    say: Serve, release: str, body: dict[str, Any], naming: str
 ) -> None:
     server = say("Fine.", tokenizer=kimi_like(release))
     for path in (CHAT, "/v1/responses", "/tokenize"):
         assert naming in server.refusal(path, HISTORIES[path] | body)["message"]
 
 
-def test_the_switch_is_known_by_the_names_of_other_engines(say: Say) -> None:
+def test_the_switch_is_known_by_the_names_of_other_engines(say: Serve) -> None:
     server = say("Fine.", tokenizer=kimi_like("K2.6"))
     for name in ("thinking", "enable_thinking"):
         for thinks, end in ((True, "<think>"), (False, "<think></think>")):
@@ -199,7 +197,7 @@ def test_the_switch_is_known_by_the_names_of_other_engines(say: Say) -> None:
 
 
 @pytest.mark.parametrize("release", PARTS)
-def test_reasoning_that_is_null_or_empty_is_left_out(say: Say, release: str) -> None:
+def test_reasoning_that_is_null_or_empty_is_left_out(say: Serve, release: str) -> None:
     server = say("Fine.", tokenizer=kimi_like(release))
     function = {"name": "weather", "arguments": "{}"}
     call = {"id": "x", "type": "function", "function": function}

@@ -1,12 +1,85 @@
-"""The page in headless Chromium, over the embedded pair: `make page-check`."""
+"""The page in headless Chromium, over the embedded pair: make page-check."""
 
 import json
 import re
+from base64 import b64encode
 from typing import Any
 
 import httpx
 import pytest
-from browser_page import CHAT, answering, ask, contrast, go_to, luminance, said, shown, streamed
+from seeing import data_url, picture
+
+CHAT = "**/v1/chat/completions"
+WAIT_MS = 60_000
+
+
+def ask(page: Any, text: str) -> Any:
+    """Sends a message by the keyboard and waits for its answer or error."""
+    known = page.locator("article").count()
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    page.locator("article").nth(known + 1).wait_for(timeout=WAIT_MS)
+    page.wait_for_selector("#send:visible", timeout=WAIT_MS)
+    return page.locator("article").last
+
+
+def go_to(page: Any, focused: str, key: str) -> None:
+    """Presses a key, Tab or Shift+Tab, until what has the focus is the element `e` meant."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        if page.evaluate(f"(e => {focused})(document.activeElement)"):
+            return
+    raise AssertionError(f"{key} does not come to {focused}")
+
+
+def shown(answer: Any) -> list[tuple[int, str]]:
+    """(origin, text) of the tokens as they are coloured."""
+    found = answer.locator(".token").evaluate_all(
+        "all => all.map(e => [e.className, e.textContent])"
+    )
+    drafts = (re.search(r"\bd(\d)", name) for name, _ in found)
+    return [(int(d[1]) if d else 0, text) for d, (_, text) in zip(drafts, found, strict=True)]
+
+
+def streamed(finish_reason: str | None = None, **delta: Any) -> str:
+    """An event of a chat."""
+    origins = [{"text": text, "origin": 1} for text in delta.values() if isinstance(text, str)]
+    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def answering(page: Any, *answers: str) -> list[dict[str, Any]]:
+    """The bodies of the requests, of which these are the answers in turn."""
+    bodies: list[dict[str, Any]] = []
+    left = list(answers)
+
+    def fulfil(route: Any) -> None:
+        bodies.append(route.request.post_data_json)
+        route.fulfill(content_type="text/event-stream", body=left.pop(0) + "data: [DONE]\n\n")
+
+    page.route(CHAT, fulfil)
+    return bodies
+
+
+def said(text: str) -> str:
+    return streamed(content=text) + streamed("stop")
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of #rgb or #rrggbb."""
+    digits = colour.strip().removeprefix("#")
+    pairs = [d * 2 for d in digits] if len(digits) == 3 else re.findall("..", digits)
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (int(p, 16) / 255 for p in pairs)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: float, other: float) -> float:
+    """WCAG's contrast of two luminances, 1 to 21."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
 
 QUESTION = "What is 95 + 61?"
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
@@ -257,3 +330,87 @@ def test_it_reads_well_on_a_phone_in_light_and_dark(chromium: Any, demo: str, sc
     assert all(contrast(ink, shade) >= 4.5 for shade in (paper, panel, *shades))
     assert contrast(soft, panel) >= 4.5 and contrast(soft, paper) >= 4.5
     page.close()
+
+
+RED, BLUE = picture(40, 40, "red"), picture(40, 40, "blue", "JPEG")
+GIVE = """([kind, data, target]) => {
+  const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+  const files = new DataTransfer();
+  files.items.add(new File([bytes], "a", { type: kind[1] }));
+  const [name, field] = kind[0] === "paste" ? ["paste", "clipboardData"] : ["drop", "dataTransfer"];
+  const event = new Event(name, { bubbles: true, cancelable: true });
+  event[field] = files;
+  document.querySelector(target).dispatchEvent(event);
+}"""
+
+
+def give(page: Any, how: str, data: bytes, kind: str, target: str) -> None:
+    """Pastes or drops a file."""
+    page.evaluate(GIVE, [[how, kind], b64encode(data).decode(), target])
+
+
+@pytest.fixture
+def sighted(page: Any) -> Any:
+    """The page of a server that says it takes images."""
+    card = {"id": "fake", "max_model_len": 99, "input_modalities": ["text", "image"]}
+    page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"data": [card]})))
+    page.reload()
+    page.wait_for_selector("#attach:visible")
+    return page
+
+
+def parts(*files: str, text: str = "") -> list[dict[str, Any]]:
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in files]
+    return [*images, *([{"type": "text", "text": text}] if text else [])]
+
+
+def test_a_server_that_takes_no_images_is_offered_none(page: Any) -> None:
+    assert page.is_hidden("#attach") and page.is_hidden("#waiting")
+    give(page, "paste", RED, "image/png", "#prompt")
+    assert page.locator("#waiting img").count() == 0
+
+
+def test_images_are_chosen_pasted_and_dropped_and_sent_with_the_text(sighted: Any) -> None:
+    page, red, blue = sighted, data_url(RED), data_url(BLUE, "image/jpeg")
+    bodies = answering(page, said("Red."), said("Both."))
+    page.focus("#prompt")
+    page.keyboard.press("Tab")
+    with page.expect_file_chooser() as chosen:
+        page.keyboard.press("Enter")
+    chosen.value.set_files([{"name": "a.png", "mimeType": "image/png", "buffer": RED}])
+    page.wait_for_selector("#waiting img")
+    ask(page, "What colour?")
+    assert bodies[0]["messages"][-1]["content"] == parts(red, text="What colour?")
+    assert page.locator(".user img").get_attribute("src") == red
+    assert page.locator(".user img").evaluate("e => e.naturalWidth") == 40
+    assert page.is_hidden("#waiting")
+    give(page, "paste", BLUE, "image/jpeg", "#prompt")
+    page.wait_for_selector("#waiting img")
+    give(page, "drop", RED, "image/png", "#messages")
+    page.locator("#waiting img").nth(1).wait_for()
+    give(page, "drop", RED, "image/png", "#messages")
+    page.locator("#waiting img").nth(2).wait_for()
+    page.get_by_label("Remove image 3").press("Enter")
+    assert page.locator("#waiting img").count() == 2
+    page.press("#prompt", "Enter")
+    page.locator("article.assistant").nth(1).wait_for()
+    said_before, _, now = bodies[1]["messages"]
+    assert said_before["content"] == parts(red, text="What colour?")
+    assert now["content"] == parts(blue, red)
+
+
+def test_an_edited_message_has_its_images_and_others_are_refused(sighted: Any) -> None:
+    page = sighted
+    bodies = answering(page, said("Red."), said("Red again."))
+    give(page, "paste", RED, "image/png", "#prompt")
+    page.wait_for_selector("#waiting img")
+    ask(page, "What colour?")
+    page.locator(".user").get_by_text("Edit").click()
+    assert page.locator("#waiting img").count() == 1
+    page.fill("#prompt", "Which one?")
+    page.press("#prompt", "Enter")
+    page.locator("article.assistant").get_by_text("again").wait_for()
+    assert bodies[1]["messages"][-1]["content"] == parts(data_url(RED), text="Which one?")
+    give(page, "paste", b"<svg/>", "image/svg+xml", "#prompt")
+    assert "PNG, JPEG" in page.locator(".error").inner_text()
+    assert page.locator("#waiting img").count() == 0

@@ -3,14 +3,13 @@ give the prompt that the model would have had from its own server."""
 
 import json
 import re
-from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
 import pytest
 from called_tools import ANSWERS, CHAT_TOOLS, RESPONSE_TOOLS, prompt_of
 from chat_tokenizers import kimi, minimax
-from fake_server import Served
+from fake_server import Serve, Served
 from scripted_engine import ScriptedEngine
 
 from serve.chat_format.format import choose_reading
@@ -18,7 +17,6 @@ from serve.openai.service import ModelInfo
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 MODEL = ModelInfo(("fake",), "/models/fake", 2**16)
-Say = Callable[..., Served]
 USER = {"role": "user", "content": "Weather?"}
 OSLO, ROME = '{"city": "Oslo"}', '{"city": "Rome"}'
 
@@ -121,7 +119,7 @@ def as_chat(turns: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
 def test_what_the_assistant_says_between_a_call_and_its_result_is_the_calls_turn(
-    say: Say, chat_format: str
+    say: Serve, chat_format: str
 ) -> None:
     server = say("Fine.", chat_format=chat_format)
     for order, turns in TURNS:
@@ -132,7 +130,7 @@ def test_what_the_assistant_says_between_a_call_and_its_result_is_the_calls_turn
         assert asked(server, CHAT, messages=apart) == expected, order
 
 
-def test_turns_of_one_role_are_one_turn_of_messages(say: Say) -> None:
+def test_turns_of_one_role_are_one_turn_of_messages(say: Serve) -> None:
     server = say("Fine.")
     use = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}}
     told = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "7 degrees"}
@@ -171,7 +169,7 @@ IDS: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("case", IDS)
-def test_kimi_is_shown_ids_that_name_the_function(say: Say, case: str) -> None:
+def test_kimi_is_shown_ids_that_name_the_function(say: Serve, case: str) -> None:
     """One turn after the other, and all calls in one turn, answered in order or backwards."""
     server, (ids, indices) = say("Fine."), IDS[case]
     shown = [f"functions.weather:{index}" for index in indices]
@@ -195,7 +193,7 @@ def test_kimi_is_shown_ids_that_name_the_function(say: Say, case: str) -> None:
         assert re.findall(r"Return of (.*)\n", backwards) == shown[::-1]
 
 
-def test_results_without_a_call_keep_their_ids_and_nobody_gets_them(say: Say) -> None:
+def test_results_without_a_call_keep_their_ids_and_nobody_gets_them(say: Serve) -> None:
     server = say("Fine.")
     messages = [USER, result("functions.weather:0"), result("call_1"), called("call_1")]
     messages += [result("call_1"), result("call_1") | {"tool_calls": []}, USER, called("call_1")]
@@ -225,7 +223,7 @@ None where it can't be known."""
 
 @pytest.mark.parametrize("case", UNNAMED)
 def test_results_without_an_id_get_the_id_of_the_call_they_can_only_belong_to(
-    say: Say, case: str
+    say: Serve, case: str
 ) -> None:
     server, (told, indices) = say("Fine."), UNNAMED[case]
     for unnamed in ({"role": "tool", "content": "7"}, result(None, "7"), result("", "7")):
@@ -243,7 +241,7 @@ def test_results_without_an_id_get_the_id_of_the_call_they_can_only_belong_to(
             assert "".join(found) == indices
 
 
-def test_ids_are_known_through_every_protocol_and_clients_get_back_their_own(say: Say) -> None:
+def test_ids_are_known_through_every_protocol_and_clients_get_back_their_own(say: Serve) -> None:
     server = say("Fine.")
     items = [ITEMS[letter] for letter in "uabAB"]
     chat = [USER, {**called("x"), "tool_calls": [chat_call("x"), chat_call("y", ROME)]}]
@@ -268,7 +266,7 @@ def test_ids_are_known_through_every_protocol_and_clients_get_back_their_own(say
     assert asked(server, MESSAGES, messages=turns) == expected
 
 
-def test_ids_of_a_history_depend_on_the_template_and_not_on_what_is_read(say: Say) -> None:
+def test_ids_of_a_history_depend_on_the_template_and_not_on_what_is_read(say: Serve) -> None:
     messages = [USER, called("call_1"), result("call_1")]
     servers = [
         say("Fine.", reading=choose_reading(kimi(), tool_call_parser=parser))
@@ -309,7 +307,7 @@ ARGUMENTS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def test_arguments_that_are_no_object_end_no_conversation(say: Say) -> None:
+def test_arguments_that_are_no_object_end_no_conversation(say: Serve) -> None:
     """On a template that reads objects, in every protocol and behind a stored response."""
     server = with_room(say("Fine.", chat_format="minimax_m2", model=MODEL))
     for arguments, read in ARGUMENTS:
@@ -330,7 +328,7 @@ def test_arguments_that_are_no_object_end_no_conversation(say: Say) -> None:
 
 
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
-def test_objects_as_deep_as_a_body_may_be_end_no_conversation(say: Say, chat_format: str) -> None:
+def test_objects_as_deep_as_a_body_may_be_end_no_conversation(say: Serve, chat_format: str) -> None:
     """Each protocol shows an object that is too deep for templates as text, in the same prompt."""
     server = with_room(say("Fine.", chat_format=chat_format, model=MODEL))
     for depth in (100, 200, 300, 600, 950):
@@ -354,7 +352,7 @@ def test_objects_as_deep_as_a_body_may_be_end_no_conversation(say: Say, chat_for
         assert len(prompts) == 1 and nested(depth - 1) in prompts.pop()
 
 
-def test_a_call_that_the_limit_cut_goes_back_as_it_came(say: Say) -> None:
+def test_a_call_that_the_limit_cut_goes_back_as_it_came(say: Serve) -> None:
     """At every length at which it may be cut, whole and behind a stored response."""
     server = say(ANSWERS["minimax_m2"], chat_format="minimax_m2", model=MODEL)
     lengths = set()
@@ -371,7 +369,7 @@ def test_a_call_that_the_limit_cut_goes_back_as_it_came(say: Say) -> None:
     assert len(lengths) > 5
 
 
-def test_arguments_encoded_twice_are_held_to_the_limit_of_a_body(say: Say) -> None:
+def test_arguments_encoded_twice_are_held_to_the_limit_of_a_body(say: Serve) -> None:
     server = say("Fine.", chat_format="minimax_m2")
     many = json.dumps(json.dumps({str(n): 0 for n in range(2**17 + 1)}))
     call = {**called(), "tool_calls": [chat_call("x", many)]}

@@ -1,13 +1,12 @@
 """A message's tokens are those of /v1/chat/completions for the same conversation and seed."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from called_tools import CHAT_TOOLS, PARAMETERS
-from fake_server import Served
+from fake_server import Serve
 from scripted_engine import AnyGrammars, ScriptedEngine
 
 from eagle3_jax.engine import Request
@@ -102,9 +101,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
-def test_a_message_is_the_chats_request_of_the_engine(
-    say: Callable[..., Served], chat_format: str
-) -> None:
+def test_a_message_is_the_chats_request_of_the_engine(say: Serve, chat_format: str) -> None:
     """What the engine is asked is all that tokens depend on."""
     server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars())
     assert isinstance(server.engine, ScriptedEngine)

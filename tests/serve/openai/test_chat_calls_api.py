@@ -1,7 +1,6 @@
 """Reasoning and tool calls over HTTP, with OpenAI's own client as the judge."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -10,7 +9,7 @@ from called_tools import ANSWERS, KIMI_CALLS, THINKING, prompt_of
 from called_tools import CHAT_TOOLS as TOOLS
 from chat_tokenizers import kimi
 from fake_engine import FakeEngine
-from fake_server import Served
+from fake_server import Serve, Served
 from scripted_engine import AnyGrammars
 
 from serve.chat_format.format import choose_reading
@@ -18,7 +17,6 @@ from serve.chat_format.parts import AnswerParts, CallPart
 from serve.openai.answers.responses import delta
 
 USER: Any = {"role": "user", "content": "How is Oslo?"}
-Serve = Callable[..., Served]
 
 
 def ask(server: Served, **given: Any) -> Any:
@@ -48,7 +46,7 @@ def streamed(server: Served, **given: Any) -> tuple[dict[str, Any], list[Any]]:
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
-    say: Callable[..., Served], chat_format: str
+    say: Serve, chat_format: str
 ) -> None:
     server = say(ANSWERS[chat_format], chat_format=chat_format)
     whole = ask(server, tools=TOOLS).choices[0]
@@ -67,7 +65,7 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
         assert [call[0] for call in message["calls"]] == ids
 
 
-def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> None:
+def test_a_conversation_with_tools_goes_round(say: Serve) -> None:
     """What a client got and sends back with the results is rendered as the model wrote it."""
     server = say(ANSWERS["kimi_k2"])
     first = ask(server, tools=TOOLS).choices[0].message
@@ -80,9 +78,7 @@ def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> Non
     assert "## Return of functions.time:1\n5 degrees" in prompt
 
 
-def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(
-    say: Callable[..., Served],
-) -> None:
+def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(say: Serve) -> None:
     off = {"chat_template_kwargs": {"thinking": False}}
     whole = ask(say("Fine, <b>really</b>."), extra_body=off).choices[0]
     assert whole.message.content == "Fine, <b>really</b>."
@@ -99,7 +95,7 @@ def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(
         ask(server, extra_body={"separate_reasoning": False})
 
 
-def test_reasoning_that_the_length_cuts_is_reasoning(say: Callable[..., Served]) -> None:
+def test_reasoning_that_the_length_cuts_is_reasoning(say: Serve) -> None:
     server = say("I think and think and never end")
     whole = ask(server, max_tokens=5).choices[0]
     assert whole.finish_reason == "length" and whole.message.content is None
@@ -112,7 +108,7 @@ def test_reasoning_that_the_length_cuts_is_reasoning(say: Callable[..., Served])
     ("stop", "reasoning", "content"), [("up", "I look it ", None), ("mom", "I look it up.", "One ")]
 )
 def test_stop_strings_cut_reasoning_and_content(
-    say: Callable[..., Served], stop: str, reasoning: str, content: str | None
+    say: Serve, stop: str, reasoning: str, content: str | None
 ) -> None:
     server = say("I look it up.</think>One moment.")
     whole = ask(server, stop=[stop]).choices[0]
@@ -121,7 +117,7 @@ def test_stop_strings_cut_reasoning_and_content(
     assert (message["reasoning"], message["content"] or None) == (reasoning, content)
 
 
-def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
+def test_every_choice_is_read_by_itself(say: Serve) -> None:
     server = say("a</think>b", f"c</think>{KIMI_CALLS}", "d")
     choices = ask(server, n=3, tools=TOOLS).choices
     assert [choice.message.reasoning for choice in choices] == ["a", "c", "d"]
@@ -129,7 +125,7 @@ def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
     assert [choice.message.content for choice in choices] == ["b", None, None]
 
 
-def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., Served]) -> None:
+def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Serve) -> None:
     server = say(ANSWERS["kimi_k2"])
     whole = ask(server, tools=TOOLS, logprobs=True)
     spelled = [entry.token for entry in whole.choices[0].logprobs.content]
@@ -139,23 +135,21 @@ def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., S
     assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == spelled
 
 
-def test_one_call_at_a_time_if_the_client_says_so(say: Callable[..., Served]) -> None:
+def test_one_call_at_a_time_if_the_client_says_so(say: Serve) -> None:
     for chat_format, answer in ANSWERS.items():
         server = say(answer, chat_format=chat_format)
         whole = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
         assert [call.function.name for call in whole.message.tool_calls] == ["weather"]
 
 
-def test_calls_are_text_where_no_tools_are_offered(say: Callable[..., Served]) -> None:
+def test_calls_are_text_where_no_tools_are_offered(say: Serve) -> None:
     server = say(f"Hm.</think>{KIMI_CALLS}")
     for given in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         whole = ask(server, **given).choices[0]
         assert whole.message.content == KIMI_CALLS and whole.finish_reason == "stop"
 
 
-def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(
-    say: Callable[..., Served],
-) -> None:
+def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(say: Serve) -> None:
     for said, reasoning in ((f"Hm.{KIMI_CALLS}", "Hm."), (f"</think>{KIMI_CALLS}And?", "")):
         message, _ = streamed(say(said), tools=TOOLS)
         assert (message["reasoning"], message["content"]) == (reasoning, "")
@@ -177,16 +171,14 @@ def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(
         ),
     ],
 )
-def test_calls_that_can_not_be_read_are_content(
-    say: Callable[..., Served], said: str, content: str
-) -> None:
+def test_calls_that_can_not_be_read_are_content(say: Serve, said: str, content: str) -> None:
     server = say(f"</think>{said}")
     whole = ask(server, tools=TOOLS).choices[0]
     assert (whole.message.content, whole.finish_reason) == (content, "stop")
     assert streamed(server, tools=TOOLS)[0]["content"] == content
 
 
-def test_arguments_that_the_length_cuts_stay_as_they_are(say: Callable[..., Served]) -> None:
+def test_arguments_that_the_length_cuts_stay_as_they_are(say: Serve) -> None:
     server = say(f"</think>{KIMI_CALLS}")
     for size in range(1, 60):
         whole = ask(server, tools=TOOLS, max_tokens=size).choices[0]
@@ -197,7 +189,7 @@ def test_arguments_that_the_length_cuts_stay_as_they_are(say: Callable[..., Serv
             assert '{"city": "Oslo", "days": 2}'.startswith(call.function.arguments)
 
 
-def test_a_named_function_ends_with_stop_as_openai_has_it(say: Callable[..., Served]) -> None:
+def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
     pytest.importorskip("llguidance")
     server = say(f"</think>{KIMI_CALLS}", grammars=AnyGrammars())
     named = {"type": "function", "function": {"name": "weather"}}

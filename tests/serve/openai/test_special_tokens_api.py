@@ -1,11 +1,10 @@
 """`skip_special_tokens: false`: the text is the tokenizer's own decode, special tokens included."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from chat_tokenizers import kimi
-from fake_server import Served
+from fake_server import Serve, Served
 from scripted_engine import ScriptedEngine
 
 SHOWN = "hé<|im_user|>y<|im_system|> you"
@@ -15,7 +14,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 @pytest.fixture
-def server(serve: Callable[..., Served]) -> Served:
+def server(serve: Serve) -> Served:
     return serve(ScriptedEngine(answers=[IDS], step_s=0.002), tokenizer=kimi())
 
 
@@ -62,7 +61,7 @@ def test_origins_and_offsets_are_those_of_the_text(server: Served) -> None:
     assert choice["logprobs"]["text_offset"][: len(IDS)] == starts
 
 
-def test_reasoning_and_content_part_where_their_marks_are(serve: Callable[..., Served]) -> None:
+def test_reasoning_and_content_part_where_their_marks_are(serve: Serve) -> None:
     text = f"<think>{SHOWN}</think>{SHOWN}!"
     answers = [kimi().encode(text, add_special=True)]
     message = ask(serve(ScriptedEngine(answers=answers), tokenizer=kimi()), CHAT)["message"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from called_tools import prompt_of
 from chat_tokenizers import kimi, minimax
-from fake_server import Served, served
+from fake_server import Serve, Served, served
 from scripted_engine import ScriptedEngine
 
 from convert.text.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Callable[..., Served]]:
+def servers() -> Iterator[Serve]:
     """A server for each tokenizer and budget, which stay."""
     made: dict[Any, Served] = {}
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
     ],
 )
 def test_every_form_turns_the_templates_switch(
-    servers: Callable[..., Served], asked: dict[str, Any], thinks: bool
+    servers: Serve, asked: dict[str, Any], thinks: bool
 ) -> None:
     server = servers(kimi)
     message = post(server, **asked).json()["choices"][0]["message"]
@@ -91,7 +91,7 @@ def test_every_form_turns_the_templates_switch(
     ],
 )
 def test_what_contradicts_itself_or_the_checkpoint_is_refused_by_name(
-    servers: Callable[..., Served], make: Any, asked: dict[str, Any], naming: str
+    servers: Serve, make: Any, asked: dict[str, Any], naming: str
 ) -> None:
     answer = post(servers(make), **asked)
     assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
@@ -108,7 +108,7 @@ def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
 
 @pytest.mark.parametrize("make", [kimi, minimax])
 def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
-    servers: Callable[..., Served], make: Any, caplog: pytest.LogCaptureFixture
+    servers: Serve, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     say_one_effort.cache_clear()
     server, prompts = servers(make), []
@@ -124,7 +124,7 @@ def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
 
 @pytest.mark.parametrize("make", [kimi, minimax])
 def test_a_budget_of_any_protocols_name_reaches_the_engine(
-    servers: Callable[..., Served], make: Callable[[], Tokenizer]
+    servers: Serve, make: Callable[[], Tokenizer]
 ) -> None:
     server, tokenizer = servers(make), make()
     section = "<|tool_calls_section_begin|>" if make is kimi else "<minimax:tool_call>"
@@ -145,7 +145,7 @@ def test_a_budget_of_any_protocols_name_reaches_the_engine(
     assert off is not None and off.begins == id_of(THINK, kimi()), "the answer may begin to think"
 
 
-def test_excluded_reasoning_is_not_told(servers: Callable[..., Served]) -> None:
+def test_excluded_reasoning_is_not_told(servers: Serve) -> None:
     asked: dict[str, Any] = {"reasoning": {"effort": "high", "exclude": True}}
     message = post(servers(kimi), **asked).json()["choices"][0]["message"]
     assert message["content"] == "well" and "reasoning" not in message

@@ -1,13 +1,12 @@
 """Nothing that somebody said vanishes in a template that reads the system's first message alone, as
 MiniMax-M2.5's does, and no role but those of the conversation."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from called_tools import prompt_of, saying
 from chat_tokenizers import kimi, with_template
-from fake_server import Served
+from fake_server import Serve, Served
 
 FIRST_ALONE = """\
 {%- set said = messages[1:] if messages[0].role == 'system' else messages -%}
@@ -22,7 +21,7 @@ USER = {"role": "user", "content": "Hello."}
 
 
 @pytest.fixture
-def reading_one(serve: Callable[..., Served]) -> Served:
+def reading_one(serve: Serve) -> Served:
     """A server of a model with such a template."""
     return serve(saying("Hi."), tokenizer=with_template(kimi(), FIRST_ALONE))
 
@@ -38,7 +37,7 @@ def test_what_system_and_developer_say_first_is_one_message(reading_one: Served)
         assert prompt_of(reading_one) == "S:Be brief.\n\nBe kind.;U:Hello.;"
 
 
-def test_a_developers_message_is_the_systems(say: Callable[..., Served]) -> None:
+def test_a_developers_message_is_the_systems(say: Serve) -> None:
     server, prompts = say("Hi."), []
     for role in ("system", "developer"):
         server.ask(CHAT, messages=[said(role, "Be brief."), USER, said(role, "Be kind."), USER])

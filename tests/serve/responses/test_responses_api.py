@@ -1,11 +1,11 @@
-"""POST /v1/responses, whole, as OpenAI's own client sees it."""
+"""POST /v1/responses, whole and truncated, as OpenAI's own client sees it."""
 
 from typing import Any
 
 import openai
 import pytest
 from called_tools import THINKING
-from fake_engine import FakeEngine, expected_answer
+from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
 from fake_server import Served
 from openai.types.responses import Response
 from pydantic import BaseModel, TypeAdapter
@@ -106,11 +106,7 @@ def test_log_probabilities_are_those_of_the_text(say) -> None:
         ({"metadata": {"a": "b" * 513}}, "metadata", "invalid_value"),
         ({"text": {"format": BAD_FORM}}, "text.format", "invalid_value"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
-        (
-            {"previous_response_id": "resp_1"},
-            "previous_response_id",
-            "previous_response_not_found",
-        ),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
         ({"input": [{"type": "item_reference", "id": "msg_1_0"}]}, "input", "item_not_found"),
     ],
 )
@@ -122,3 +118,39 @@ def test_errors_are_openais(
         ask(server, **given)
     assert (caught.value.param, caught.value.code) == (param, code), caught.value.message
     assert "max_tokens" not in caught.value.message
+
+
+LIMIT = 8
+ROLES = ("user", "assistant", "assistant", "user", "user", "assistant") * 3
+
+
+def prompt_of(messages: list[dict[str, str]]) -> str:
+    """Messages one a line, one character a token."""
+    return "\n".join(message["content"] for message in messages)
+
+
+def longest_that_fits(messages: list[dict[str, str]], head: int) -> str:
+    """The prompt without the oldest turns behind the first `head` messages."""
+    cuts = [i for i, m in enumerate(messages) if i == head or (i > head and m["role"] == "user")]
+    prompts = [prompt_of(messages[:head] + messages[i:]) for i in cuts]
+    return next(prompt for prompt in prompts if len(prompt) + LIMIT <= MAX_MODEL_LEN)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_as_few_as_possible_of_the_oldest_messages_are_left_out(fake: Served, system: bool) -> None:
+    for size in (10, 16, 17, 25, 40, 70, 110):
+        messages = [{"role": r, "content": chr(ord("a") + i) * size} for i, r in enumerate(ROLES)]
+        if system:
+            messages.insert(0, {"role": "system", "content": "s" * 20})
+        body: dict[str, Any] = {"input": messages, "max_output_tokens": LIMIT, "seed": 0}
+        answer = fake.ask("/v1/responses", **body, truncation="auto")
+        prompt = longest_that_fits(messages, int(system))
+        assert answer["usage"]["input_tokens"] == len(prompt)
+        assert answer["output"][0]["content"][0]["text"] == expected_answer(prompt, 0, LIMIT)
+        whole = fake.http.post("/v1/responses", json=body)
+        assert (whole.status_code == 200) == (prompt == prompt_of(messages))
+
+
+def test_one_message_that_is_too_long_is_refused_all_the_same(fake: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="context length"):
+        fake.openai.responses.create(model="fake", input="a" * 300, truncation="auto")

@@ -52,13 +52,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "instructions": "Be brief.",
             "input": [said("developer", "Latin."), HELLO, said("developer", "Or Greek.")],
         },
-        {
-            "messages": [
-                said("system", "Be brief.\n\nLatin."),
-                HELLO,
-                said("system", "Or Greek."),
-            ]
-        },
+        {"messages": [said("system", "Be brief.\n\nLatin."), HELLO, said("system", "Or Greek.")]},
     ),
     "a loop": (
         {
