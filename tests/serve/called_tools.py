@@ -47,5 +47,4 @@ def saying(*texts: str, chat_format: str = "kimi_k2") -> ScriptedEngine:
 
 def prompt_of(server: Served) -> str:
     """What the engine was asked last, marks included."""
-    assert isinstance(server.engine, ScriptedEngine)
-    return kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+    return kimi().decode(server.engine.asked[-1].prompt_ids, skip_special=False)

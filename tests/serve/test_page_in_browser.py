@@ -200,76 +200,45 @@ def test_messages_are_edited_and_answers_retried_by_the_keyboard_alone(page: Any
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-def test_a_tools_call_is_shown_and_its_result_goes_back(page: Any) -> None:
-    def part(**function: str) -> dict[str, Any]:
-        return {"index": 0, "function": function}
-
-    call = streamed(reasoning="I must look.") + streamed(
-        tool_calls=[{"id": "functions.weather:0", "type": "function"} | part(name="weather")]
-    )
-    call += streamed(tool_calls=[part(arguments='{"city": ')]) + streamed(
-        "tool_calls", tool_calls=[part(arguments='"Oslo"}')]
-    )
-    bodies = answering(page, call, said("It rains."))
+def test_a_tools_call_is_shown_and_its_result_goes_back_by_the_keyboard_alone(page: Any) -> None:
+    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
+    pieces = [called | {"function": {"name": "weather"}}]
+    pieces += [{"index": 0, "function": {"arguments": part}} for part in ('{"city": ', '"Oslo"}')]
+    call = streamed(reasoning="I must look.") + streamed(tool_calls=pieces[:1])
+    call += streamed(tool_calls=pieces[1:2]) + streamed("tool_calls", tool_calls=pieces[2:])
+    bodies = answering(page, call, said("It **rains**."))
     page.fill("#system", "Be brief.")
     page.fill("#tools", "no JSON")
     page.fill("#prompt", "x")
     page.press("#prompt", "Enter")
     assert "The tools can't be read" in page.locator(".error").inner_text()
     page.fill("#tools", json.dumps(TOOLS))
+    go_to(page, "e.id == 'prompt'", "Shift+Tab")
     answer = ask(page, "How is Oslo?")
     assert answer.locator(".call summary").inner_text() == "calls weather"
     assert answer.locator(".call .text").text_content() == '{"city": "Oslo"}'
-    page.fill(".result", "rain")
-    page.get_by_text("Send results").click()
-    page.wait_for_selector("article .token:text-is('It rains.')")
-    assert bodies[0]["tools"] == TOOLS
-    roles = ["system", "user", "assistant", "tool"]
-    assert [message["role"] for message in bodies[1]["messages"]] == roles
-    _, _, called, result = bodies[1]["messages"]
-    assert called["tool_calls"][0]["function"] == {
-        "name": "weather",
-        "arguments": '{"city": "Oslo"}',
-    }
-    assert called["reasoning_content"] == "I must look."
-    assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
-
-
-def test_results_are_given_and_markdown_is_switched_by_the_keyboard_alone(page: Any) -> None:
-    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
-    called["function"] = {"name": "weather", "arguments": "{}"}
-    bodies = answering(page, streamed("tool_calls", tool_calls=[called]), said("It **rains**."))
-    page.focus("#tools")
-    page.keyboard.type(json.dumps(TOOLS))
-    go_to(page, "e.id == 'prompt'", "Shift+Tab")
-    page.keyboard.type("How is Oslo?")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".result")
-    page.wait_for_selector("#send:visible")
     go_to(page, "e.className == 'result'", "Shift+Tab")
     page.keyboard.type("rain")
     go_to(page, "e.textContent == 'Send results'", "Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector("article strong")
     page.wait_for_selector("#send:visible")
-    assert bodies[1]["messages"][-1]["content"] == "rain"
+    assert bodies[0]["tools"] == TOOLS
+    roles = ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in bodies[1]["messages"]] == roles
+    _, _, turn, result = bodies[1]["messages"]
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert turn["tool_calls"][0]["function"] == function
+    assert turn["reasoning_content"] == "I must look."
+    assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
     go_to(page, "e.id == 'markdown'", "Tab")
     page.keyboard.press("Space")
-    answer = page.locator("article").last
-    assert answer.locator(".text").text_content() == "It **rains**."
-    page.keyboard.press("Space")
-    assert answer.locator("strong").text_content() == "rains"
+    assert page.locator("article").last.locator(".text").text_content() == "It **rains**."
 
 
 def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(page: Any) -> None:
-    pieces = [
-        "## He",
-        "ad\n\n- **bo",
-        "ld** `x`\n\n```py\nprint(",
-        "1)\n```\n",
-        "[l](https://a.b/c) ",
-    ]
-    pieces.append("[bad](javascript:alert(1))")
+    pieces = ["## He", "ad\n\n- **bo", "ld** `x`\n\n```py\nprint(", "1)\n```\n"]
+    pieces += ["[l](https://a.b/c) ", "[bad](javascript:alert(1))"]
     answering(page, "".join(streamed(content=piece) for piece in pieces) + streamed("stop"))
     answer = ask(page, "x")
     assert answer.locator("h4").text_content() == "Head"
@@ -283,23 +252,20 @@ def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(pag
     assert answer.locator(".text").text_content() == "".join(pieces)
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "shown"),
-    [
-        (401, {}, "401: the reason. Put the server's key into “API key”."),
-        (
-            429,
-            {"Retry-After": "3"},
-            "429: the reason. Too many requests are waiting. Try again in 3 s.",
-        ),
-        (400, {}, "400: the reason."),
-    ],
-)
-def test_errors_are_sentences(page: Any, status: int, headers: dict[str, str], shown: str) -> None:
-    body = json.dumps({"error": {"message": "the reason", "code": "x"}})
+ERRORS: dict[int, tuple[dict[str, str], str]] = {
+    401: ({}, " Put the server's key into “API key”."),
+    429: ({"Retry-After": "3"}, " Too many requests are waiting. Try again in 3 s."),
+    400: ({}, ""),
+}
+
+
+@pytest.mark.parametrize("status", ERRORS)
+def test_errors_are_sentences(page: Any, status: int) -> None:
+    body, (headers, advice) = json.dumps({"error": {"message": "the reason"}}), ERRORS[status]
     page.route(CHAT, lambda route: route.fulfill(status=status, headers=headers, body=body))
     error = ask(page, "x")
-    assert error.text_content() == shown and error.get_attribute("role") == "alert"
+    assert error.text_content() == f"{status}: the reason.{advice}"
+    assert error.get_attribute("role") == "alert"
     assert page.input_value("#prompt") == "x", "the message is lost"
 
 

@@ -160,7 +160,7 @@ def test_the_same_tools_are_the_same_prompt_through_every_protocol(
         server.ask("/v1/chat/completions", **hi, max_tokens=9, tools=tools)
         server.ask("/v1/messages", **hi, max_tokens=9, tools=renamed)
         server.ask("/v1/responses", input="Hi.", tools=flat)
-        assert [[*request.prompt_ids] for request in engine.requests] == [expected] * 3
+        assert [[*request.prompt_ids] for request in engine.asked] == [expected] * 3
         counted = server.ask("/v1/messages/count_tokens", **hi, tools=renamed)
         assert counted == {"input_tokens": len(expected)}
     declares = template == DECLARED

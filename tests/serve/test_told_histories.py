@@ -32,8 +32,7 @@ def shown(server: Served) -> str:
     """The prompt of the last request."""
     if server.service.reading.reader.name == "kimi_k2":
         return prompt_of(server)
-    assert isinstance(server.engine, ScriptedEngine)
-    return minimax().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+    return minimax().decode(server.engine.asked[-1].prompt_ids, skip_special=False)
 
 
 def with_room(server: Served) -> Served:
@@ -177,8 +176,7 @@ def test_kimi_is_shown_ids_that_name_the_function(say: Serve, case: str) -> None
     def prompt(*messages: dict[str, Any]) -> str:
         text = asked(server, CHAT, messages=[USER, *messages])
         tokens = server.ask("/tokenize", messages=[USER, *messages])
-        assert isinstance(server.engine, ScriptedEngine)
-        assert tokens["tokens"] == server.engine.requests[-1].prompt_ids
+        assert tokens["tokens"] == server.engine.asked[-1].prompt_ids
         assert re.findall(r"call_begin\|>(.*?)<\|tool_call_arg", text) == shown
         return text
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from called_tools import CHAT_TOOLS, PARAMETERS
 from fake_server import Serve
-from scripted_engine import AnyGrammars, ScriptedEngine
+from scripted_engine import AnyGrammars
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
@@ -104,11 +104,10 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_message_is_the_chats_request_of_the_engine(say: Serve, chat_format: str) -> None:
     """What the engine is asked is all that tokens depend on."""
     server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars())
-    assert isinstance(server.engine, ScriptedEngine)
 
     def asked(path: str, **body: Any) -> tuple[dict[str, Any], StructuredOutputs | None]:
         server.ask(path, **body, **OPTIONS)
-        request: Request = server.engine.requests[-1]  # type: ignore[attr-defined]
+        request: Request = server.engine.asked[-1]
         # Two forms are equal, though errors about them name different functions' parts.
         form = request.sampling.structured_outputs
         plain = replace(request.sampling, structured_outputs=None)

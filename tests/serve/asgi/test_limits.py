@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from fake_engine import CharTokenizer, FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from pydantic import ValidationError
 
-from serve.asgi.listening.accepting import MOST, raise_limit, room_for_connections
+from serve.asgi.listening.accepting import raise_limit, room_for_connections
 from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
 from serve.options.operations import Operations
 from serve.telemetry.logs import JsonFormatter, OncePerSecond, log_requests
@@ -73,26 +73,19 @@ def test_a_client_that_sends_all_before_it_reads_gets_its_answer(small: Served) 
         assert read_to_end(bare).startswith(b"HTTP/1.1 413")
 
 
-def test_a_slow_body_is_408(small: Served) -> None:
+def test_slow_bodies_and_heads_are_hung_up_on(small: Served) -> None:
     with connection(small) as bare:
         bare.sendall(POST + b'Content-Length: 100\r\n\r\n{"prompt"')
         answer = read_to_end(bare)
     assert answer.startswith(b"HTTP/1.1 408") and b"body_too_slow" in answer
-
-
-def test_a_trickled_head_is_hung_up_on(small: Served) -> None:
     began = time.monotonic()
     with connection(small) as bare, pytest.raises(OSError):
         for byte in POST:
             bare.sendall(bytes([byte]))
             time.sleep(0.02)
     assert time.monotonic() - began < 1.0
-    with connection(small) as bare:
-        try:
-            silent = bare.recv(1)
-        except ConnectionResetError:
-            silent = b""
-        assert silent == b""
+    with connection(small) as bare, suppress(ConnectionResetError):
+        assert bare.recv(1) == b"", "a client that says nothing"
 
 
 def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -> None:
@@ -344,7 +337,6 @@ def test_the_soft_limit_on_descriptors_is_raised_and_leaves_room() -> None:
         small = room_for_connections()
         raise_limit()
         raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert raised == (MOST if hard == resource.RLIM_INFINITY else min(hard, MOST))
         assert 0 < small < 384 < room_for_connections() <= raised * 3 / 4
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 2, hard))
         with pytest.raises(OSError, match="ulimit -n"):
@@ -365,9 +357,7 @@ def test_a_long_method_or_path_is_cut_in_the_log(serve, caplog: pytest.LogCaptur
     server = serve(FakeEngine(), observers=[log_requests(None)])
     server.http.request("M" * 20_000, "/" + "é" * 5000)
     wait_for(lambda: caplog.records)
-    written = JsonFormatter().format(caplog.records[0])
-    line = json.loads(written)
-    assert len(written) < 3000
+    line = json.loads(JsonFormatter().format(caplog.records[0]))
     assert line["method"] == "M" * 200 + "... (20000 characters)"
     assert line["path"] == "/" + "é" * 199 + "... (5001 characters)"
 
@@ -376,7 +366,7 @@ def test_a_warning_that_repeats_is_written_once_a_second_with_its_number() -> No
     now = 0.0
     limit = OncePerSecond(lambda: now)
 
-    def passes(message: str, level: int = logging.WARNING) -> logging.LogRecord | None:
+    def passes(message: str, level: int = logging.WARNING) -> Any:
         record = logging.LogRecord("a", level, "", 0, message, None, None)
         return record if limit.filter(record) else None
 
@@ -385,10 +375,7 @@ def test_a_warning_that_repeats_is_written_once_a_second_with_its_number() -> No
         now += 0.0009
         assert not passes("full") and passes("request", logging.INFO)
     now += 0.2
-    again = passes("full")
-    assert again is not None and again.fields == {"left_out": 1000}  # type: ignore[attr-defined]
+    assert passes("full").fields == {"left_out": 1000}
     now += 1
     assert not hasattr(passes("full"), "fields")
-    for i in range(5000):
-        assert passes(f"warning {i}")
-    assert len(limit._written) <= 1000
+    assert all(passes(f"warning {i}") for i in range(5000)) and len(limit._written) <= 1000

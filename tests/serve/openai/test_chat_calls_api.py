@@ -156,26 +156,23 @@ def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(say: Serve) ->
         assert len(message["calls"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("said", "content"),
-    [
-        ("<|tool_call_begin|>x<|tool_call_end|>", "<|tool_call_begin|>x<|tool_call_end|>"),
-        ("a<|tool_calls_section_begin|>no call<|tool_calls_section_end|>b", "ano callb"),
-        (
-            "<|tool_calls_section_begin|><|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
-            "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
-        ),
-        (
-            "<|tool_calls_section_begin|><|tool_call_begin|>functions.we",
-            "<|tool_call_begin|>functions.we",
-        ),
-    ],
-)
-def test_calls_that_can_not_be_read_are_content(say: Serve, said: str, content: str) -> None:
+OPEN = "<|tool_calls_section_begin|>"
+UNREADABLE = {
+    "<|tool_call_begin|>x<|tool_call_end|>": "<|tool_call_begin|>x<|tool_call_end|>",
+    f"a{OPEN}no call<|tool_calls_section_end|>b": "ano callb",
+    f"{OPEN}<|tool_call_begin|>a b<|tool_call_argument_begin|>{{}}": (
+        "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}"
+    ),
+    f"{OPEN}<|tool_call_begin|>functions.we": "<|tool_call_begin|>functions.we",
+}
+
+
+@pytest.mark.parametrize("said", UNREADABLE)
+def test_calls_that_can_not_be_read_are_content(say: Serve, said: str) -> None:
     server = say(f"</think>{said}")
     whole = ask(server, tools=TOOLS).choices[0]
-    assert (whole.message.content, whole.finish_reason) == (content, "stop")
-    assert streamed(server, tools=TOOLS)[0]["content"] == content
+    assert (whole.message.content, whole.finish_reason) == (UNREADABLE[said], "stop")
+    assert streamed(server, tools=TOOLS)[0]["content"] == UNREADABLE[said]
 
 
 def test_arguments_that_the_length_cuts_stay_as_they_are(say: Serve) -> None:

@@ -66,63 +66,43 @@ def test_an_echoed_completion_tells_every_token_but_the_first(
 
 
 def test_a_streamed_completion_tells_what_the_whole_one_does(server: Served) -> None:
-    options: dict[str, Any] = {
-        "model": "fake",
-        "prompt": PROMPT,
-        "echo": True,
-        "logprobs": 2,
-        "n": 2,
-    }
-    whole = server.openai.completions.create(**options, **SAMPLING)
+    body = {"prompt": PROMPT, "echo": True, "logprobs": 2, "n": 2, **SAMPLING}
     parts: list[dict[str, list]] = [{}, {}]
-    for chunk in server.openai.completions.create(**options, **SAMPLING, stream=True):
-        for piece in chunk.choices:
-            assert piece.logprobs is not None
-            for name, values in piece.logprobs.model_dump().items():
-                parts[piece.index].setdefault(name, []).extend(values)
-    for choice, logprobs in zip(whole.choices, parts, strict=True):
-        assert choice.logprobs is not None
-        expected = choice.logprobs.model_dump()
-        for name in ("tokens", "text_offset"):
-            assert logprobs[name] == expected[name]
-        assert logprobs["token_logprobs"][1:] == pytest.approx(
-            expected["token_logprobs"][1:], abs=CLOSE
-        )
+    for event in server.events("/v1/completions", **body):
+        (piece,) = event["choices"]
+        for name, values in piece["logprobs"].items():
+            parts[piece["index"]].setdefault(name, []).extend(values)
+    for choice, told in zip(server.ask("/v1/completions", **body)["choices"], parts, strict=True):
+        expected = choice["logprobs"]
+        assert [told[n] for n in ("tokens", "text_offset")] == [
+            expected[n] for n in ("tokens", "text_offset")
+        ]
+        values = expected["token_logprobs"][1:]
+        assert told["token_logprobs"][1:] == pytest.approx(values, abs=CLOSE)
     assert parts[0]["tokens"] != parts[1]["tokens"]
 
 
 def test_a_chat_tells_bytes_that_add_up_and_its_stream_tells_the_same(
     server: Served, pair: LoadedPair
 ) -> None:
-    options: dict[str, Any] = {
-        "model": "fake",
-        "messages": [{"role": "user", "content": "hello"}],
-        "logprobs": True,
-        "top_logprobs": 4,
-        "extra_body": {**IDS, "ignore_eos": True},
-    }
-    answer = server.openai.chat.completions.create(**options, **SAMPLING)
-    choice = answer.choices[0]
-    assert choice.logprobs is not None and choice.logprobs.content is not None
-    assert answer.model_extra is not None and choice.model_extra is not None
-    logprobs, tokens = choice.logprobs.content, choice.model_extra["token_ids"]
-    prompt = answer.model_extra["prompt_token_ids"]
-    assert [bytes(t.bytes or ()) for t in logprobs] == [
-        pair.tokenizer.token_bytes(t) for t in tokens
-    ]
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], **IDS, **SAMPLING}
+    body |= {"logprobs": True, "top_logprobs": 4, "ignore_eos": True}
+    answer = server.ask("/v1/chat/completions", **body)
+    (choice,), prompt = answer["choices"], answer["prompt_token_ids"]
+    entries, tokens = choice["logprobs"]["content"], choice["token_ids"]
+    spelt = [pair.tokenizer.token_bytes(token) for token in tokens]
+    assert [bytes(entry["bytes"] or ()) for entry in entries] == spelt
     expected = log_distribution(pair, prompt + tokens)
-    for index, entry in enumerate(logprobs):
+    for index, entry in enumerate(entries):
         row = expected[len(prompt) + index - 1]
-        assert entry.logprob == pytest.approx(row[tokens[index]], abs=CLOSE)
-        best = [top.logprob for top in entry.top_logprobs]
+        assert entry["logprob"] == pytest.approx(row[tokens[index]], abs=CLOSE)
+        best = [top["logprob"] for top in entry["top_logprobs"]]
         assert best == pytest.approx(np.sort(row)[::-1][:4], abs=CLOSE)
-    streamed = []
-    for chunk in server.openai.chat.completions.create(**options, **SAMPLING, stream=True):
-        for piece in chunk.choices:
-            assert piece.logprobs is not None
-            streamed += piece.logprobs.content or []
-    assert [entry.token for entry in streamed] == [entry.token for entry in logprobs]
-    assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in logprobs], abs=CLOSE)
+    pieces = [event["choices"][0] for event in server.events("/v1/chat/completions", **body)]
+    streamed = [entry for piece in pieces for entry in piece["logprobs"]["content"] or ()]
+    assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
+    logprobs = [entry["logprob"] for entry in entries]
+    assert [entry["logprob"] for entry in streamed] == pytest.approx(logprobs, abs=CLOSE)
 
 
 def test_filtered_tokens_are_numbers_in_json(server: Served) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from called_tools import saying
 from fake_server import Served, served_by
-from scripted_engine import AnyGrammars, ScriptedEngine
+from scripted_engine import AnyGrammars
 
 from eagle3_jax.engine.grammars.interface import FormRefusedError
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
@@ -74,8 +74,7 @@ def server() -> Iterator[Served]:
 def form(server: Served, path: str = CHAT, **given: Any) -> StructuredOutputs | None:
     """What the engine is asked for."""
     server.ask(path, **PROMPTS[path], **given)
-    assert isinstance(server.engine, ScriptedEngine)
-    return server.engine.requests[-1].sampling.structured_outputs
+    return server.engine.asked[-1].sampling.structured_outputs
 
 
 @pytest.mark.parametrize("path", PROMPTS)

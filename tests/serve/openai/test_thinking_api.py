@@ -43,8 +43,7 @@ def post(server: Served, path: str = CHAT, **body: Any) -> Any:
 def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
     """That of the engine's request."""
     assert post(server, **body).status_code == 200
-    assert isinstance(server.engine, ScriptedEngine)
-    return server.engine.requests[-1].sampling.thinking_budget
+    return server.engine.asked[-1].sampling.thinking_budget
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,7 @@ def test_every_form_turns_the_templates_switch(
     assert prompt_of(server).endswith("<think>" if thinks else "<think></think>")
     assert ("reasoning" in message) == thinks
     tokens = post(server, "/tokenize", **asked).json()["tokens"]
-    assert isinstance(server.engine, ScriptedEngine)
-    assert tokens == server.engine.requests[-1].prompt_ids
+    assert tokens == server.engine.asked[-1].prompt_ids
 
 
 @pytest.mark.parametrize(
@@ -114,10 +112,9 @@ def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
     server, prompts = servers(make), []
     assert post(server).status_code == 200
     assert "reasoning_effort" not in caplog.text
-    assert isinstance(server.engine, ScriptedEngine)
     for effort in ("minimal", "low", "medium", "high", "xhigh", "max"):
         assert post(server, reasoning_effort=effort).status_code == 200
-        prompts.append(server.engine.requests[-1].prompt_ids)
+        prompts.append(server.engine.asked[-1].prompt_ids)
     assert all(prompt == prompts[0] for prompt in prompts)
     assert caplog.text.count("does not read reasoning_effort") == 1
 

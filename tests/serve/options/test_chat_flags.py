@@ -105,7 +105,7 @@ def test_a_template_file_replaces_the_checkpoints(tmp_path: Path) -> None:
 
         ask("user")
         ask("user", quick=False, strange=True)
-        prompts = [tokenizer.decode(request.prompt_ids) for request in engine.requests]
+        prompts = [tokenizer.decode(request.prompt_ids) for request in engine.asked]
         assert prompts == ["hi<think></think>", "i<think>"]
         with pytest.raises(openai.BadRequestError, match="no robots: hi"):
             ask("robot")

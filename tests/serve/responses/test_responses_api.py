@@ -62,7 +62,7 @@ def test_reasoning_comes_back_from_a_client_that_keeps_its_sealed_form_only(say)
     kept = first.output[0].model_dump(exclude={"content"})
     call = {"type": "function_call", "call_id": "c", "name": "time", "arguments": "{}"}
     ask(server, input=[{"role": "user", "content": "hello"}, kept, call], store=False)
-    prompt = server.engine.tokenizer.decode(server.engine.requests[-1].prompt_ids)
+    prompt = server.engine.tokenizer.decode(server.engine.asked[-1].prompt_ids)
     assert "I think é hard." in prompt
     foreign = kept | {"encrypted_content": "gAAAAA"}
     with pytest.raises(openai.BadRequestError, match="was not made here"):

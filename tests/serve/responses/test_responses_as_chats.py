@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from called_tools import ANSWERS, CHAT_TOOLS, RESPONSE_TOOLS, THINKING
 from fake_server import Served
-from scripted_engine import AnyGrammars, ScriptedEngine
+from scripted_engine import AnyGrammars
 
 from serve.responses.tools import Absent, say_absent
 
@@ -140,22 +140,20 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_the_engine_gets_the_same_request(say, chat_format: str) -> None:
     server: Served = say("hello", chat_format=chat_format, grammars=AnyGrammars())
-    assert isinstance(server.engine, ScriptedEngine)
     for name, (body, chat) in SAME.items():
         server.ask(RESPONSES, **body | MORE)
         server.ask(CHAT, **chat | CHAT_MORE)
-        ours, chats = server.engine.requests[-2:]
+        ours, chats = server.engine.asked[-2:]
         assert replace(ours, request_id="") == replace(chats, request_id=""), name
 
 
 def test_reasoning_effort_does_what_it_does_in_a_chat(say) -> None:
     server: Served = say("hello")
-    assert isinstance(server.engine, ScriptedEngine)
     body, chat = SAME["text"]
     for effort in ("none", "minimal", "low", "medium", "high", "xhigh"):
         server.ask(RESPONSES, **body, reasoning={"effort": effort})
         server.ask(CHAT, **chat, reasoning_effort=effort)
-        first, second = server.engine.requests[-2:]
+        first, second = server.engine.asked[-2:]
         assert first.prompt_ids == second.prompt_ids
     error = server.refusal(RESPONSES, body | {"reasoning": {"effort": "bad"}})
     assert error["param"] == "reasoning.effort" and "reasoning.effort" in error["message"]
@@ -166,13 +164,12 @@ def test_of_tools_that_nobody_runs_the_model_is_told_nothing_and_the_client_that
 ) -> None:
     say_absent.cache_clear()
     server: Served = say("hello")
-    assert isinstance(server.engine, ScriptedEngine)
     without = server.ask(RESPONSES, input="hello", tools=RESPONSE_TOOLS)
     for kind in get_args(Absent):
         absent = {"type": kind, "external_web_access": True}
         told = server.ask(RESPONSES, input="hello", tools=[absent, *RESPONSE_TOOLS])
         assert told["tools"] == without["tools"]
-        prompts = [request.prompt_ids for request in server.engine.requests]
+        prompts = [request.prompt_ids for request in server.engine.asked]
         assert prompts[0] == prompts[-1]
         assert f"of type {kind} are left out" in caplog.text
         alone = {"input": "hello", "tools": [absent], "tool_choice": "required"}
@@ -191,7 +188,6 @@ def test_a_function_of_a_namespace_is_called_and_goes_back_as_in_a_chat_with_the
 ) -> None:
     """The model calls NAMESPACE.NAME, the client sees both apart."""
     server: Served = say(CREW_CALL)
-    assert isinstance(server.engine, ScriptedEngine)
     first = server.openai.responses.create(model="fake", input="hello", tools=[CREW])
     called = first.output[-1].model_dump(exclude_none=True)
     assert (called["name"], called["namespace"]) == ("close", "crew")
@@ -206,4 +202,4 @@ def test_a_function_of_a_namespace_is_called_and_goes_back_as_in_a_chat_with_the
     turns += [said("tool", "done", tool_call_id=called["call_id"])]
     tools = [{"type": "function", "function": {"name": "crew.close"}}]
     server.ask(CHAT, messages=turns, tools=tools)
-    assert server.engine.requests[-1].prompt_ids == server.engine.requests[-2].prompt_ids
+    assert server.engine.asked[-1].prompt_ids == server.engine.asked[-2].prompt_ids

@@ -116,7 +116,7 @@ def test_a_chain_is_the_conversation_it_stands_for(say, more: dict[str, Any]) ->
     assert third.previous_response_id == second.id
     history = [{"role": "user", "content": "hello"}, *first.output, output, *second.output]
     create(client, input=[*history, question], **options, **more)
-    chained, whole = server.engine.requests[-2:]
+    chained, whole = server.engine.asked[-2:]
     assert chained.prompt_ids == whole.prompt_ids
     assert "Be long." not in server.engine.tokenizer.decode(chained.prompt_ids)
 
@@ -128,7 +128,7 @@ def test_references_stand_for_stored_items(say) -> None:
     names = [{"type": "item_reference", "id": item.id} for item in first.output]
     for items in (names, first.output):
         create(server.openai, input=[question, *items], tools=TOOLS)
-    by_name, whole = server.engine.requests[-2:]
+    by_name, whole = server.engine.asked[-2:]
     assert by_name.prompt_ids == whole.prompt_ids
     with pytest.raises(openai.NotFoundError, match="there is no item"):
         create(server.openai, input=[{"id": f"{first.output[0].id}9"}])
