@@ -40,47 +40,31 @@ def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "eagle3-generate: error: temperature" in capsys.readouterr().err
 
 
-def test_missing_and_truncated_shards(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing, truncated = (target / f"model-0000{n}-of-000003.safetensors" for n in (2, 1))
-    missing.unlink()
-    assert missing.name in refused([str(target)], capsys)
-    shutil.copy(ORACLES / "kimi_bf16" / missing.name, missing)
-    truncated.write_bytes(truncated.read_bytes()[:-1000])
-    assert truncated.name in refused([str(target)], capsys)
+def test_missing_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (target / "model-00002-of-000003.safetensors").unlink()
+    assert "model-00002-of-000003.safetensors" in refused([str(target)], capsys)
 
 
-def test_tampered_stores(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a lost file, a forged manifest, a link and an array that is not as it was written."""
+def test_tampered_store(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tmp_path / "made"
     assert convert_main([str(target), str(made)]) == 0
-    manifest, database = made / "manifest.json", next((made / "items").rglob("manifest.ocdbt"))
-    text, content = manifest.read_text(), database.read_bytes()
-    database.write_bytes(bytes(len(content)))
+    database = next((made / "items").rglob("manifest.ocdbt"))
+    database.write_bytes(bytes(len(database.read_bytes())))
     assert "cannot be read from" in refused([str(made)], capsys)
-    database.unlink()
-    assert "manifest.ocdbt: missing" in refused([str(made)], capsys)
-    database.symlink_to(target / "config.json")
-    assert "manifest.ocdbt is a link" in refused([str(made)], capsys)
-    database.unlink()
-    database.write_bytes(content)
-    manifest.write_text(text.replace('"item": "', '"item": "/'))
-    assert "must name one entry of a directory" in refused([str(made)], capsys)
 
 
 def test_models_that_are_not_known_and_drafts_in_the_place_of_targets(
     target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A draft is named before its tokenizer, which drafts don't have, is missed."""
+    for name in DRAFTS:
+        assert "config.json: this is an EAGLE-3 draft" in refused([str(ORACLES / name)], capsys)
     draft = json.dumps({"model": str(target)})
     error = refused([str(target), "--speculative-config", draft], capsys)
     assert "config.json: this is a target" in error and "not an EAGLE-3 draft" in error
-    for name in DRAFTS:
-        assert "config.json: this is an EAGLE-3 draft" in refused([str(ORACLES / name)], capsys)
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "model_type": "llava"}))
     assert "model_type must be 'kimi_k25'" in refused([str(target)], capsys)
-    (target / "config.json").write_text('{"model_type": "gpt2"}')
-    assert "unknown target architecture" in refused([str(target)], capsys)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +74,8 @@ def test_models_that_are_not_known_and_drafts_in_the_place_of_targets(
         ("tokenizer_config.json", "added_tokens_decoder", {"1": "a"}),
         ("tokenizer_config.json", "added_tokens_decoder", {"a": {"content": "a"}}),
         ("tokenizer_config.json", "added_tokens_decoder", {"1": {}}),
-        ("generation_config.json", "eos_token_id", {"a": 1}),
         ("generation_config.json", "eos_token_id", ["a", [1]]),
         ("generation_config.json", "top_k", 1e999),
-        ("generation_config.json", "temperature", -1),
     ],
 )
 def test_field_of_another_type(

@@ -10,7 +10,7 @@ import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
 from hostile_bodies import HEALTH_S, TOKEN_S, Others, post
-from long_bodies import CHAT, COMPLETIONS, LARGE_ANSWERS, MESSAGES, RESPONSES
+from long_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
@@ -19,6 +19,9 @@ from serve.openai import expansion
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 SHORT += ("messages: blocks, fewer",)
+LARGE = ("a chat's log-probabilities", "prompts' log-probabilities", "a stream that repeats tools")
+LARGE += ("a stream of native log-probabilities",)
+"""One of each form; `make prove-server` posts the others."""
 BESIDE = 6
 TURN = {"role": "user", "content": "a"}
 RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}] * (2**14 + 1)}
@@ -40,14 +43,14 @@ def test_nobody_waits_for_a_hostile_body(server: Served, others: Others, name: s
     assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
 
 
-@pytest.mark.parametrize("name", LARGE_ANSWERS)
+@pytest.mark.parametrize("name", LARGE)
 def test_nobody_waits_for_the_large_answers_of_several_clients(serve, name: str) -> None:
     """The engine has every answer at once, so that writing them is all there is to do. Clients are
     threads of the server's process here, so there are fewer of them than `make prove-server` has.
     """
     server = serve(FakeEngine(width=64))
     with Others(server.http.base_url).running() as others:
-        statuses, _ = post(server.http.base_url, name, others, 4)
+        statuses, _ = post(server.http.base_url, f"answers: {name}", others, 4)
     assert statuses == {200}
     assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
 

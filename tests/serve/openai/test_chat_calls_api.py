@@ -95,15 +95,6 @@ def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(say: Serve) 
         ask(server, extra_body={"separate_reasoning": False})
 
 
-def test_reasoning_that_the_length_cuts_is_reasoning(say: Serve) -> None:
-    server = say("I think and think and never end")
-    whole = ask(server, max_tokens=5).choices[0]
-    assert whole.finish_reason == "length" and whole.message.content is None
-    assert whole.message.reasoning and "I think and think".startswith(whole.message.reasoning)
-    message, _ = streamed(server, max_tokens=5)
-    assert message["reasoning"] == whole.message.reasoning and not message["content"]
-
-
 @pytest.mark.parametrize(
     ("stop", "reasoning", "content"), [("up", "I look it ", None), ("mom", "I look it up.", "One ")]
 )
@@ -173,17 +164,6 @@ def test_calls_that_can_not_be_read_are_content(say: Serve, said: str) -> None:
     whole = ask(server, tools=TOOLS).choices[0]
     assert (whole.message.content, whole.finish_reason) == (UNREADABLE[said], "stop")
     assert streamed(server, tools=TOOLS)[0]["content"] == UNREADABLE[said]
-
-
-def test_arguments_that_the_length_cuts_stay_as_they_are(say: Serve) -> None:
-    server = say(f"</think>{KIMI_CALLS}")
-    for size in range(1, 60):
-        whole = ask(server, tools=TOOLS, max_tokens=size).choices[0]
-        if whole.message.tool_calls and len(whole.message.tool_calls) == 2:
-            break
-        assert whole.finish_reason == "length"
-        for call in whole.message.tool_calls or ():
-            assert '{"city": "Oslo", "days": 2}'.startswith(call.function.arguments)
 
 
 def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:

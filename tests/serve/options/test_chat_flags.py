@@ -36,23 +36,6 @@ def test_both_engines_names_of_a_parser_are_known() -> None:
     assert chat("--no-enable-auto-tool-choice").auto_tool_choice is False
 
 
-@pytest.mark.parametrize(
-    ("argv", "naming"),
-    [
-        (["--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
-        (["--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
-        (["--default-chat-template-kwargs", "{"], "--default-chat-template-kwargs is not JSON"),
-        (["--default-chat-template-kwargs", "[]"], "must be a JSON object"),
-    ],
-)
-def test_flags_that_can_not_be_used_are_named(
-    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        chat(*argv)
-    assert naming in capsys.readouterr().err
-
-
 def test_where_drafts_are_not_coupled_nothing_holds_calls_and_the_start_says_so(
     target_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,23 +197,6 @@ def test_other_files_are_refused_by_name(tmp_path: Path, content: Any, said: str
     assert f"{path}" in f"{error.value}"
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--demo", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
-        ([*FP8, "-1"], "--kv-cache-scale must be positive, got -1"),
-        ([*FP8, "nan"], "must be positive, got nan"),
-        ([*FP8, "nowhere.json"], "a number or a file that can be read; nowhere.json: No such file"),
-    ],
-)
-def test_a_factor_that_can_not_be_is_refused(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        serve(*flags)
-    assert said in " ".join(capsys.readouterr().err.split())
-
-
 def test_without_a_factor_the_server_takes_1_and_offline_generation_refuses(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

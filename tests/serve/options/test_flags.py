@@ -19,6 +19,16 @@ TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 K0, K3 = EngineConfig(num_speculative_tokens=0), EngineConfig(num_speculative_tokens=3)
 TABLE = "num_speculative_tokens_per_batch_size"
+NOT_SAFE = [("--allowed-origins", "https://a.org"), ("--allowed-origins", "[1]")]
+NOT_SAFE += [("--allowed-methods", '["GET"]'), ("--root-path", "llm"), ("--ssl-keyfile", "a.pem")]
+NOT_SAFE += [("--allowed-hosts", "https://a.example"), ("--allowed-hosts", "a.example:80")]
+BAD_KEYS = ("", " a", "ä", "a\n")
+KWARGS, ROPE = "--default-chat-template-kwargs", "--draft-rope-theta"
+SCALE = ["--kv-cache-dtype", "fp8", "--kv-cache-scale"]
+REPLICAS = ["--demo", "--data-parallel-size", "2", "--enable-expert-parallel"]
+EVENTS = '{"enable_kv_cache_events": true}'
+RAY = ["--distributed-executor-backend", "ray"]
+BY_RAY = ["--demo", *RAY, "-tp", "4", "--num-processes", "2"]
 SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
 
 
@@ -236,6 +246,36 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["--demo", *spec(**{TABLE: [[1, 4]]})], "three integers"),
         (["--demo", *spec(**{TABLE: []})], "three integers"),
         (["--demo", *spec(**{TABLE: 3})], "must be a list"),
+        *((["m", flag, value], flag) for flag, value in NOT_SAFE),
+        (["m", "--allow-credentials"], "--allow-credentials"),
+        (["m", "--allowed-origins", '["*"]', "--allow-credentials"], "--allow-credentials"),
+        (["m", "--ssl-certfile", "cert.pem", "--ssl-cert-reqs", "2"], "--ssl-cert-reqs"),
+        *((["m", "--api-key", key], "--api-key") for key in BAD_KEYS),
+        *((["m", "--admin-api-key", key], "--admin-api-key") for key in BAD_KEYS),
+        (["m", "--api-key", "a", "b", "--admin-api-key", "b"], "--admin-api-key must differ"),
+        (["m", "--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
+        (["m", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
+        (["m", KWARGS, "{"], "--default-chat-template-kwargs is not JSON"),
+        (["m", KWARGS, "[]"], "must be a JSON object"),
+        (["m", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
+        (["m", *SCALE, "-1"], "--kv-cache-scale must be positive, got -1"),
+        (["m", *SCALE, "nan"], "must be positive, got nan"),
+        (["m", *SCALE, "no.json"], "a number or a file that can be read; no.json: No such file"),
+        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("0", "-1", "nan")),
+        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("inf", "ten")),
+        (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
+        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
+        (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
+        ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
+        ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
+        ([*REPLICAS, "--kv-role", "producer"], "replicas transfer no pages"),
+        (["--demo", *RAY, "-tp", "4"], "needs --num-processes, at least 2"),
+        (["--demo", *RAY, "-tp", "3", "--nnodes", "2"], "a divisor of the 3 devices"),
+        ([*BY_RAY, "--process-id", "0"], "places all processes and makes their key"),
+        ([*BY_RAY, "--distributed"], "leave out --coordinator-address"),
+        (["m", "--restart-workers"], "--restart-workers needs --distributed-executor-backend ray"),
+        (["m", RAY[0], "external_launcher"], "invalid choice"),
+        (["m", "--load-format", "runai_streamer"], "invalid choice"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(

@@ -165,72 +165,19 @@ def test_the_embedded_pair_lies_where_the_flags_say(parallel: ParallelOptions) -
     assert len(kernel.sharding.device_set) == parallel.draft_tensor_parallel_size
 
 
-REPLICAS = ["--demo", "--data-parallel-size", "2", "--enable-expert-parallel"]
-EVENTS = '{"enable_kv_cache_events": true}'
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
-        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
-        (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
-        ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
-        ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
-        ([*REPLICAS, "--kv-role", "producer"], "replicas transfer no pages"),
-    ],
-)
-def test_what_replicas_have_not_is_refused_in_a_line(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        serve(*argv)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
-
-
 RAY = ("--distributed-executor-backend", "ray")
 BOTH = ("-tp", "4", "--num-processes", "2")
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The modules that can be found."""
-    names = {"ray", "zmq"}
-    monkeypatch.setattr("serve.options.executor.ray.find_spec", lambda n: n in names or None)
-    return names
 
 
 def parsed(*flags: str) -> RayOptions | None:
     return parse_serve_flags(["--demo", *flags])[0].ray
 
 
-@pytest.mark.usefixtures("installed")
 def test_one_command_says_how_many_processes_ray_places_and_where_they_meet() -> None:
     assert parsed(*RAY, *BOTH) == RayOptions(2, 2, 8476, 8477, False)
     own = ("--master-port", "9", "--plan-port", "5", "--restart-workers")
     assert parsed(*RAY, *BOTH, *own) == RayOptions(2, 2, 9, 5, True)
     assert parsed("--distributed-executor-backend", "mp") is None
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((*RAY, "-tp", "4"), "needs --num-processes, at least 2"),
-        ((*RAY, "-tp", "3", "--nnodes", "2"), "a divisor of the 3 devices"),
-        ((*RAY, *BOTH, "--process-id", "0"), "places all processes and makes their key"),
-        ((*RAY, *BOTH, "--distributed"), "leave out --coordinator-address"),
-        (("--restart-workers",), "--restart-workers needs --distributed-executor-backend ray"),
-        (("--distributed-executor-backend", "external_launcher"), "invalid choice"),
-        (("--load-format", "runai_streamer"), "invalid choice"),
-    ],
-)
-def test_what_does_not_go_together_with_ray_is_refused(
-    flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        parsed(*flags)
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("missing", "extra"), [("ray", "ray"), ("zmq", "hosts")])

@@ -156,20 +156,6 @@ def test_input_items_are_listed_page_by_page(say) -> None:
         client.responses.input_items.list(second.id, limit=101)
 
 
-def test_half_a_character_that_no_prompt_shows_is_kept_like_any_other(say) -> None:
-    server = say("hello")
-    half = {"type": "reasoning", "content": "\ud800"}
-    said = [{"role": role, "content": "hello"} for role in ("assistant", "user")]
-    body = json.dumps({"input": [half, *said]}).encode()
-    headers = {"content-type": "application/json", "authorization": "Bearer none"}
-    first = server.http.post("/v1/responses", content=body, headers=headers)
-    assert first.status_code == 200, first.text
-    name = first.json()["id"]
-    assert create(server.openai, previous_response_id=name).status == "completed"
-    listed = server.http.get(f"/v1/responses/{name}/input_items?order=asc", headers=headers)
-    assert listed.json()["data"][0]["content"][0]["text"] == "\ud800"
-
-
 def test_a_kept_response_is_not_streamed_again(client: openai.OpenAI) -> None:
     answer = create(client)
     given: Any

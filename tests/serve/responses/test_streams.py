@@ -81,16 +81,6 @@ def test_events_tell_of_each_item_from_its_beginning_to_its_end(say, name: str) 
     assert without_ids(whole["output"]) == without_ids(last["output"])
 
 
-def test_text_within_a_call_comes_behind_the_calls(say) -> None:
-    """MiniMax's calls are text, in which a model may say anything between two parameters."""
-    text = ANSWERS["minimax_m2"].replace('<parameter name="days">', 'Well. <parameter name="days">')
-    found = events(say(text, chat_format="minimax_m2"))
-    items = check_items(found)
-    assert [item["type"] for item in items[1:]] == ["message", *["function_call"] * 2, "message"]
-    assert json.loads(items[2]["arguments"]) == {"city": "Oslo", "days": 2}
-    assert items[-1]["content"][0]["text"].strip() == "Well."
-
-
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in item.items() if name != "id"} for item in items]
 
