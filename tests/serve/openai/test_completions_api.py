@@ -6,6 +6,9 @@ import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
 from fake_server import Served
 
+from eagle3_jax.engine import Request
+from eagle3_jax.sampling.params import SamplingParams
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -179,3 +182,81 @@ def test_a_chats_limit_is_max_completion_tokens_or_the_context(fake: Served) -> 
     assert fake.ask(CHAT, messages=HELLO)["usage"]["total_tokens"] == MAX_MODEL_LEN
     answer = fake.ask(CHAT, messages=HELLO, max_tokens=9, max_completion_tokens=2)
     assert answer["usage"]["completion_tokens"] == 2
+
+
+SHORT: dict[str, Any] = {"prompt": "ab", "max_tokens": 5, "seed": 0}
+# Rounds of 3 drafts that accept one; the third is cut after its first token.
+SUMMARY = {
+    "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 3 / 9,
+    "acceptance_histogram": [0, 3, 0, 0],
+    "num_spec_steps": 3,
+    "num_accepted_draft_tokens": 3,
+    "num_draft_tokens": 9,
+    "num_spec_tokens": 3,
+    "eos_corrected_acceptance_length": 5 / 3,
+    "acceptance_per_position": [1.0, 0.0, 0.0],
+    "conditional_acceptance_per_position": [1.0, 0.0, None],
+    "num_skipped_draft_tokens": 0,
+}
+STEPS = {"per_step_accepted": [1, 1, 1], "per_step_drafted": [3, 3, 3], "per_step_kept": [2, 2, 1]}
+
+
+@pytest.fixture
+def telling(serve: Any) -> Any:
+    """Starts servers that tell so much of their speculation."""
+    return lambda level: serve(FakeEngine(width=2), spec_metrics=level)
+
+
+def test_nothing_is_said_unless_asked_for(telling: Any) -> None:
+    assert "metrics" not in telling("none").ask(COMPLETIONS, **SHORT)
+
+
+def test_a_summary_has_vllms_fields_and_the_corrected_length(telling: Any) -> None:
+    """A stream says it with its usage; several sequences have no metrics of one."""
+    summary, told = telling("summary"), {"speculative_decoding": SUMMARY}
+    assert summary.ask(COMPLETIONS, **SHORT)["metrics"] == told
+    events = summary.events(COMPLETIONS, **SHORT, stream_options={"include_usage": True})
+    assert [("metrics" in event) for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["metrics"] == told
+    for several in ({"n": 2}, {"prompt": ["a", "b"]}):
+        answer = summary.ask(COMPLETIONS, **SHORT | several)
+        assert answer["metrics"] == {"speculative_decoding": None}
+
+
+def test_details_add_an_entry_a_step(telling: Any) -> None:
+    told = telling("detailed").ask(COMPLETIONS, **SHORT)["metrics"]
+    assert told == {"speculative_decoding": SUMMARY | STEPS}
+
+
+GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bias": ({"logit_bias": {"5": 1, "7": -2.5}}, {"logit_bias": ((5, 1.0), (7, -2.5))}),
+    "bad words": (
+        {"bad_words": ["ab", " c"]},
+        {"bad_words_ids": ((97, 98), (32, 97, 98), (99,), (32, 99))},
+    ),
+    "drafts": ({"speculative": {"num_tokens": 0}}, {"num_speculative_tokens": 0}),
+    "nulls": (
+        {"logit_bias": None, "bad_words": None, "speculative": None, "presence_penalty": None},
+        {},
+    ),
+    "neutral": ({"logit_bias": {}, "bad_words": [], "speculative": {}}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_an_option_reaches_the_engine(fake: Served, seen: list[Request], kind: str) -> None:
+    given, expected = GIVEN[kind]
+    fake.ask("/v1/completions", prompt="a", max_tokens=3, seed=1, **given)
+    fake.ask("/v1/chat/completions", messages=HELLO, max_tokens=3, seed=1, **given)
+    assert [request.sampling for request in seen] == [
+        SamplingParams(max_tokens=3, seed=1, **expected)
+    ] * 2
+
+
+def test_a_salt_reaches_the_engine_from_every_endpoint(fake: Served, seen: list[Request]) -> None:
+    fake.ask("/v1/completions", prompt=["a", "b"], cache_salt="x")
+    fake.ask("/v1/chat/completions", messages=HELLO, cache_salt="x")
+    fake.ask("/generate", text=["a", "b"], cache_salt=["y", "z"])
+    fake.ask("/generate", text="a")
+    assert [request.cache_salt for request in seen] == ["x", "x", "x", "y", "z", ""]

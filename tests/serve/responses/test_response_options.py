@@ -1,10 +1,12 @@
 """Every option that OpenAI's own client knows of is obeyed or refused by its name."""
 
+from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from called_tools import saying
 from client_types import kinds, literals, names
-from fake_server import Served
+from fake_server import Served, served
 from openai.types import responses
 from openai.types.responses import response_create_params as create
 from openai.types.responses.response_input_item_param import FunctionCallOutput
@@ -62,6 +64,14 @@ OF_MODULE = dict(vars(create))
 
 def hints(params: Any) -> dict[str, Any]:
     return get_type_hints(params, OF_MODULE)
+
+
+@pytest.fixture(scope="module")
+def hello() -> Iterator[Served]:
+    """A server whose tokenizer knows tools and reasoning."""
+    engine = saying("hello")
+    with served(engine, tokenizer=engine.tokenizer) as server:
+        yield server
 
 
 def refused(server: Served, body: dict[str, Any]) -> dict[str, Any]:
