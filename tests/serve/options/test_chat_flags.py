@@ -2,8 +2,8 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-import openai
 import pytest
 from chat_tokenizers import kimi, minimax
 from fake_server import served_by
@@ -16,6 +16,7 @@ from serve.cli import main as serve_main
 from serve.options.chat import PARSERS, ChatOptions
 from serve.options.serve_flags import parse_serve_flags
 
+CHAT = "/v1/chat/completions"
 TEMPLATE = """\
 {%- for m in messages -%}
 {%- if m.role == 'robot' -%}{{ raise_exception('no robots: ' + m.content) }}{%- endif -%}
@@ -79,16 +80,12 @@ def test_a_template_file_replaces_the_checkpoints(tmp_path: Path) -> None:
     engine = ScriptedEngine(answers=[tokenizer.encode("x</think>y", add_special=True)])
     with served_by(engine, tokenizer, template_kwargs=options.template_kwargs) as server:
 
-        def ask(role: str, **variables: object) -> object:
-            return server.openai.chat.completions.create(
-                model="fake",
-                messages=[{"role": role, "content": "hi"}],  # type: ignore[arg-type]
-                extra_body={"chat_template_kwargs": variables},
-            )
+        def asking(role: str, **variables: object) -> dict[str, Any]:
+            messages = [{"role": role, "content": "hi"}]
+            return {"messages": messages, "chat_template_kwargs": variables}
 
-        ask("user")
-        ask("user", quick=False, strange=True)
+        server.ask(CHAT, **asking("user"))
+        server.ask(CHAT, **asking("user", quick=False, strange=True))
         prompts = [tokenizer.decode(request.prompt_ids) for request in engine.asked]
         assert prompts == ["hi<think></think>", "i<think>"]
-        with pytest.raises(openai.BadRequestError, match="no robots: hi"):
-            ask("robot")
+        assert "no robots: hi" in server.refusal(CHAT, asking("robot"))["message"]

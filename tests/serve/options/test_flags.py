@@ -235,7 +235,6 @@ def test_values_that_change_nothing_are_taken() -> None:
         ),
         (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
         (["m", "--adaptive"], "at least 1 for --adaptive to choose"),
-        (["--demo", "--adaptive", "--exact"], "--exact has one width"),
         (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"leave {TABLE} out"),
         (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"one of {TABLE} and --adaptive"),
         (["--demo", "--adaptive", *spec(**SYNTHETIC)], "which --adaptive would change"),
