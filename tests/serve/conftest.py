@@ -36,6 +36,8 @@ def say(serve: Serve) -> Serve:
 
     def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
         engine = saying(*texts, chat_format=chat_format)
+        if model := options.get("model"):
+            engine.max_model_len = model.max_model_len
         return serve(engine, **{"tokenizer": engine.tokenizer, **options})
 
     return start

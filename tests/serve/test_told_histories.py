@@ -10,7 +10,6 @@ import pytest
 from called_tools import ANSWERS, CHAT_TOOLS, RESPONSE_TOOLS, prompt_of, saying
 from chat_tokenizers import kimi, minimax, with_template
 from fake_server import Serve, Served
-from scripted_engine import ScriptedEngine
 
 from serve.chat_format.format import choose_reading
 from serve.openai.service import ModelInfo
@@ -33,13 +32,6 @@ def shown(server: Served) -> str:
     if server.service.reading.reader.name == "kimi_k2":
         return prompt_of(server)
     return minimax().decode(server.engine.asked[-1].prompt_ids, skip_special=False)
-
-
-def with_room(server: Served) -> Served:
-    """The server, whose engine takes prompts as long as MODEL says."""
-    assert isinstance(server.engine, ScriptedEngine)
-    server.engine.max_model_len = MODEL.max_model_len
-    return server
 
 
 def chat_call(call_id: Any, arguments: Any = OSLO, name: str = "weather") -> dict[str, Any]:
@@ -306,7 +298,7 @@ ARGUMENTS: list[tuple[Any, dict[str, Any]]] = [
 
 def test_arguments_that_are_no_object_end_no_conversation(say: Serve) -> None:
     """On a template that reads objects, in every protocol and behind a stored response."""
-    server = with_room(say("Fine.", chat_format="minimax_m2", model=MODEL))
+    server = say("Fine.", chat_format="minimax_m2", model=MODEL)
     for arguments, read in ARGUMENTS:
         call = {**called(), "tool_calls": [chat_call("x", arguments)]}
         prompt = asked(server, CHAT, messages=[USER, call, result("x", "7")])
@@ -327,7 +319,7 @@ def test_arguments_that_are_no_object_end_no_conversation(say: Serve) -> None:
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
 def test_objects_as_deep_as_a_body_may_be_end_no_conversation(say: Serve, chat_format: str) -> None:
     """Each protocol shows an object that is too deep for templates as text, in the same prompt."""
-    server = with_room(say("Fine.", chat_format=chat_format, model=MODEL))
+    server = say("Fine.", chat_format=chat_format, model=MODEL)
     for depth in (100, 200, 300, 600, 950):
         call = json.dumps({**called(), "tool_calls": [chat_call("x", "DEEP")]})
         item = json.dumps(ITEMS["a"] | {"arguments": "DEEP"})

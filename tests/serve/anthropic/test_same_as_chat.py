@@ -11,6 +11,7 @@ from scripted_engine import AnyGrammars
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from serve.openai.service import ModelInfo
 
 ARGUMENTS = {"city": "Oslo \u00fc", "days": [1, 2.5, None], "deep": {"a": True}}
 TOOL = {"name": "weather", "description": "Of a city", "input_schema": PARAMETERS}
@@ -103,7 +104,8 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
 def test_a_message_is_the_chats_request_of_the_engine(say: Serve, chat_format: str) -> None:
     """What the engine is asked is all that tokens depend on."""
-    server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars())
+    model = ModelInfo(("fake",), "/models/fake", 1000)
+    server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars(), model=model)
 
     def asked(path: str, **body: Any) -> tuple[dict[str, Any], StructuredOutputs | None]:
         server.ask(path, **body, **OPTIONS)

@@ -75,7 +75,7 @@ def form(protocol: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(
-    server: Served, protocol: str, tools: dict[str, Any], must: bool = True, **more: Any
+    server: Served, protocol: str, tools: dict[str, Any], /, must: bool = True, **more: Any
 ) -> Any:
     """Offers these tools, of which one must be called, and gives more fields."""
     named, hi = tools.items(), [{"role": "user", "content": "hi"}]
