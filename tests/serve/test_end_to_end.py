@@ -15,52 +15,43 @@ pytestmark = pytest.mark.xdist_group("served pair")
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PROMPT = list(range(40, 60))
 HELLO: Any = [{"role": "user", "content": "hello"}]
+CLOSE = 2e-4
 FLAGS = ["--bad-words", "the", "--logit-bias", '{"41": 2.5, "50": -100}', "--ignore-eos"]
 FLAGS += ["--repetition-penalty", "1.2", "--presence-penalty", "0.4", "--frequency-penalty", "0.3"]
-SAME_OPTIONS = {
+FLAGS += ["--temperature", "0.8", "--top-p", "0.9", "--seed", "7", "--max-tokens", "24", "--echo"]
+FLAGS += ["--logprobs", "2", "--prompt-logprobs", "1"]
+SAME_OPTIONS: dict[str, Any] = {
     "bad_words": ["the"],
     "logit_bias": {"41": 2.5, "50": -100},
     "ignore_eos": True,
     "repetition_penalty": 1.2,
     "presence_penalty": 0.4,
     "frequency_penalty": 0.3,
+    **{"temperature": 0.8, "top_p": 0.9, "seed": 7, "max_tokens": 24, "echo": True},
+    **{"logprobs": 2, "prompt_logprobs": 1},
 }
 
 
-@pytest.mark.parametrize(
-    ("temperature", "flags", "options"),
-    [(0.0, [], {}), (1.0, FLAGS, SAME_OPTIONS)],
-    ids=["greedy", "options"],
-)
 def test_speculative_server_answers_as_plain_eagle3_generate(
-    server: Served,
-    target_directory: Path,
-    capsys: pytest.CaptureFixture[str],
-    temperature: float,
-    flags: list[str],
-    options: dict[str, object],
+    server: Served, target_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [str(target_directory), "--json", "--raw", "--prompt", "hello there", "--top-p", "0.9"]
-    argv += ["--seed", "7", "--max-tokens", "24", "--max-model-len", "256"]
-    assert generate_main([*argv, *flags, "--temperature", str(temperature)]) == 0
+    """Token by token, with the same log-probabilities."""
+    argv = [str(target_directory), "--json", "--raw", "--prompt", "hello there"]
+    assert generate_main([*argv, "--max-model-len", "256", *FLAGS]) == 0
     plain = json.loads(capsys.readouterr().out)
-    body = {"prompt": "hello there", "max_tokens": 24, "top_p": 0.9, "seed": 7}
-    body |= {"temperature": temperature, "return_token_ids": True, **options}
+    body = SAME_OPTIONS | {"prompt": "hello there", "return_token_ids": True}
     (choice,) = server.ask(COMPLETIONS, **body)["choices"]
     assert choice["token_ids"] == plain["token_ids"]
     assert (choice["text"], choice["seed"]) == (plain["text"], plain["seed"])
+    assert choice["text"].startswith("hello there")
     assert choice["spec"]["accepted"] > 0 and set(plain["accepted"]) <= {0}
-
-
-def test_streamed_chat_is_the_whole_answer(server: Served) -> None:
-    body: dict[str, Any] = {"messages": HELLO, "max_tokens": 24, "temperature": 0}
-    body["return_token_ids"] = True
-    whole, events = server.ask(CHAT, **body), server.events(CHAT, **body)
-    pieces = [event["choices"][0] for event in events]
-    joined = "".join(piece["delta"]["content"] for piece in pieces)
-    assert joined == whole["choices"][0]["message"]["content"]
-    assert [i for p in pieces for i in p["token_ids"]] == whole["choices"][0]["token_ids"]
-    assert events[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert plain["prompt_logprobs"][0] is None
+    printed = [*plain["prompt_logprobs"][1:], *plain["logprobs"]]
+    values = [next(iter(entry.values())) for entry in printed]
+    assert [v["decoded_token"] for v in values] == choice["logprobs"]["tokens"][1:]
+    logprobs = choice["logprobs"]["token_logprobs"][1:]
+    assert [v["logprob"] for v in values] == pytest.approx(logprobs, abs=CLOSE)
+    assert all(len(entry) in (2, 3) for entry in plain["logprobs"])
 
 
 def test_messages_and_responses_are_the_chats_answer(server: Served) -> None:
@@ -205,7 +196,7 @@ def test_every_strict_call_of_a_random_model_fits_and_drafts_change_no_token(
         "tool_choice": {"type": "allowed_tools", "allowed_tools": only},
         "logit_bias": {str(section): 100},
         "return_token_ids": True,
-        **{"max_tokens": 180, "seed": 5, "n": 4},
+        **{"max_tokens": 180, "seed": 5, "n": 2},
     }
     drafted = server.ask(CHAT, **body)["choices"]
     plain = server.ask(CHAT, **body, speculative={"num_tokens": 0})["choices"]

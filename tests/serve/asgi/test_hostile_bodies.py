@@ -16,6 +16,8 @@ from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 from serve.openai import expansion
 
+pytestmark = pytest.mark.xdist_group("served pair")
+
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 SHORT += ("messages: blocks, fewer",)

@@ -1,9 +1,7 @@
 """Log-probabilities and origins of tokens, over an engine with a tiny random pair."""
 
-import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +11,6 @@ from fake_engine import expected_answer
 from fake_server import Served
 
 import eagle3_jax
-from serve.generate.cli import main as generate_main
 from serve.openai.answers.logprob_forms import LEAST, TextOffsets, finite, token_text
 from serve.pair.loading import LoadedPair
 
@@ -120,26 +117,6 @@ def test_a_prompt_tells_through_chat_too(server: Served) -> None:
     assert first is None
     assert [list(entry) for entry in others] == [[str(t)] for t in answer["prompt_token_ids"][1:]]
     assert answer["choices"][0]["logprobs"] is None
-
-
-def test_eagle3_generate_prints_what_the_server_tells(
-    server: Served, target_directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = [str(target_directory), "--json", "--raw", "--echo", "--prompt", "hello there"]
-    argv += ["--logprobs", "2", "--prompt-logprobs", "1", "--temperature", "0.8"]
-    argv += ["--seed", "5", "--max-tokens", "12", "--max-model-len", "256"]
-    assert generate_main(argv) == 0
-    plain = json.loads(capsys.readouterr().out)
-    body = {"prompt": "hello there", "echo": True, "logprobs": 2, "prompt_logprobs": 1, **SAMPLING}
-    choice = server.ask("/v1/completions", **body)["choices"][0]
-    assert choice["text"] == plain["text"] and choice["text"].startswith("hello there")
-    assert plain["prompt_logprobs"][0] is None
-    printed = [*plain["prompt_logprobs"][1:], *plain["logprobs"]]
-    values = [next(iter(entry.values())) for entry in printed]
-    assert [v["decoded_token"] for v in values] == choice["logprobs"]["tokens"][1:]
-    logprobs = choice["logprobs"]["token_logprobs"][1:]
-    assert [v["logprob"] for v in values] == pytest.approx(logprobs, abs=CLOSE)
-    assert all(len(entry) in (2, 3) for entry in plain["logprobs"])
 
 
 class Pieces:

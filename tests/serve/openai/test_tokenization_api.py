@@ -25,7 +25,7 @@ def test_a_prompt_is_tokenized_in_vllms_form(fake: Served) -> None:
 def test_messages_are_tokenized_as_the_chat_endpoint_runs_them(fake: Served) -> None:
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     for content in ("hello", parts):
-        asked = {"messages": [{"role": "user", "content": content}, HELLO[1]]}
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": content}, HELLO[1]]}
         asked["chat_template_kwargs"] = {"suffix": "!?"}
         ids = fake.ask("/tokenize", **asked)["tokens"]
         assert bytes(ids).decode() == "hello\nyou!?"
