@@ -10,9 +10,16 @@ from test_hostile_peers import listening, producing
 from test_killed_ends import KEYS, PAGES, SIZE, SLOTS, Store, eventually, pulled
 
 from serve.kv_transfer import consumer, sparse_log
-from serve.kv_transfer.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_PULLS, Breaker
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
+from serve.kv_transfer.consumer import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MOST_PULLS,
+    Breaker,
+    Puller,
+    RemotePages,
+    RemotePrompt,
+)
 from serve.kv_transfer.wire import HELLO_S, LENGTH_BYTES, Connection
 
 

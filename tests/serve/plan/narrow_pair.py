@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from published_pairs import LAYERS, published
 
 from convert.from_config import draft_from_config, target_from_config
-from serve.plan.planner import AbstractPair
+from eagle3_tools.plan.planner import AbstractPair
 
 VOCAB, HIDDEN = 5120, 256
 _SIZES = {

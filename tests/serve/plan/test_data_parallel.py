@@ -7,17 +7,17 @@ import pytest
 from published_pairs import draft, target
 
 from eagle3_jax.engine.config import EngineConfig
-from serve.plan.data.gpus import GPUS, MI355X
-from serve.plan.data_parallel.model import DataParallel, data_parallel, data_parallel_work
-from serve.plan.data_parallel.table import PAYS
-from serve.plan.model.attention_work import StepRows
-from serve.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.kernels import Bound, seconds_of_parts
-from serve.plan.model.memory import plan_memory
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import target_shape, target_work
+from eagle3_tools.plan.data.gpus import GPUS, MI355X
+from eagle3_tools.plan.data_parallel.model import DataParallel, data_parallel, data_parallel_work
+from eagle3_tools.plan.data_parallel.table import PAYS
+from eagle3_tools.plan.model.attention_work import StepRows
+from eagle3_tools.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.kernels import Bound, seconds_of_parts
+from eagle3_tools.plan.model.memory import plan_memory
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import target_shape, target_work
 
 MODELS = {"MI355X": "kimi-k2.5-mxfp4", "MI325X": "kimi-k2.5-w4a8"}
 MLA = "kimi-k2.5-eagle3-mla"

@@ -9,11 +9,11 @@ import pytest
 from published_pairs import PUBLISHED
 from rich.console import Console
 
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.collectives import Collective
-from pallas_kernels.aot.workers import Failure
-from serve.plan.compile.prefill import (
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.collectives import Collective
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.plan.compile.prefill import (
     PrefillReport,
     prefill_options,
     prefill_problems,

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from published_pairs import draft, target
 
-from serve.plan.data.gpus import GPUS
-from serve.plan.model import host_memory
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.host_memory import HostMemory
-from serve.plan.model.memory import kv_pools
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import target_shape
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model import host_memory
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.host_memory import HostMemory
+from eagle3_tools.plan.model.memory import kv_pools
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import target_shape
 
 
 @pytest.fixture(scope="module")

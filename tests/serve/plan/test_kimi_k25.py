@@ -14,7 +14,7 @@ from eagle3_jax.config import DraftConfig, KimiConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.programs.compiled import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.data.kimi_k25 import (
+from eagle3_tools.plan.data.kimi_k25 import (
     DRAFT,
     TARGET,
     VISION,

@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from pallas_kernels.aot.launches import Launch, count
-from serve.plan.compile.compiled_round import RoundShape
-from serve.plan.compile.layer_launches import GOAL, MOST_LAUNCHES, RoundReport, launches_of_layers
+from eagle3_tools.aot.launches import Launch, count
+from eagle3_tools.plan.compile.compiled_round import RoundShape
+from eagle3_tools.plan.compile.layer_launches import (
+    GOAL,
+    MOST_LAUNCHES,
+    RoundReport,
+    launches_of_layers,
+)
 
 MOST = MOST_LAUNCHES["mxfp4", 16]
 REPORT = RoundReport(RoundShape("gfx950", "mxfp4", 3), (), MOST, 481, 0, 0, (), (), 1.0)

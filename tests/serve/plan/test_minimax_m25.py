@@ -5,7 +5,7 @@ from dataclasses import replace
 from published_pairs import published
 
 from eagle3_jax.config import DraftConfig, MiniMaxConfig
-from serve.plan.data.minimax_m25 import DRAFT, FP8_BLOCKS, TARGET
+from eagle3_tools.plan.data.minimax_m25 import DRAFT, FP8_BLOCKS, TARGET
 
 
 def test_minimax_is_the_published_one() -> None:

@@ -15,15 +15,15 @@ from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.vision.packing import largest_bucket
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from serve.plan.compile.compiled_round import abstract_round, device_parts, nbytes
-from serve.plan.compile.tower import Job, tower_problems
-from serve.plan.data.gpus import GPUS
-from serve.plan.model.memory import Memory, encoding_bytes, plan_memory
-from serve.plan.model.parallel import Parallelism
-from serve.plan.options import build_parser, read_options
-from serve.plan.planner import engine_config, make_plan, read_pair
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.plan.compile.compiled_round import abstract_round, device_parts, nbytes
+from eagle3_tools.plan.compile.tower import Job, tower_problems
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model.memory import Memory, encoding_bytes, plan_memory
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.options import build_parser, read_options
+from eagle3_tools.plan.planner import engine_config, make_plan, read_pair
 
 KIMI = "kimi-k2.5-mxfp4"
 CONFIG = VisionConfig.from_hf(published(KIMI, "config"))

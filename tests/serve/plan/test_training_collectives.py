@@ -8,9 +8,9 @@ from narrow_pair import HIDDEN, VOCAB, small_pair
 from published_pairs import PUBLISHED
 
 from eagle3_jax.training.lesson import CPU_BLOCK
-from pallas_kernels.aot.collectives import collectives
-from serve.plan.compile.training_programs import AbstractProgram, training_programs
-from serve.plan.compile.training_step import DRAFTS, TARGETS, step_options
+from eagle3_tools.aot.collectives import collectives
+from eagle3_tools.plan.compile.training_programs import AbstractProgram, training_programs
+from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_options
 
 OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
 LENGTH = 384

@@ -10,17 +10,17 @@ import pytest
 from published_pairs import PUBLISHED
 from rich.console import Console
 
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.collectives import Collective
-from pallas_kernels.aot.workers import Failure
-from serve.plan.compile.training_problems import collective_problems, training_problems
-from serve.plan.compile.training_programs import training_programs
-from serve.plan.compile.training_report import Job, StepReport
-from serve.plan.compile.training_step import DRAFTS, TARGETS, step_jobs, step_options
-from serve.plan.compile.training_table import held_bytes, print_steps
-from serve.plan.planner import read_pair
-from serve.plan.training.model import TrainingPlan
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.collectives import Collective
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.plan.compile.training_problems import collective_problems, training_problems
+from eagle3_tools.plan.compile.training_programs import training_programs
+from eagle3_tools.plan.compile.training_report import Job, StepReport
+from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_jobs, step_options
+from eagle3_tools.plan.compile.training_table import held_bytes, print_steps
+from eagle3_tools.plan.planner import read_pair
+from eagle3_tools.plan.training.model import TrainingPlan
 
 OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
 
