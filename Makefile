@@ -35,7 +35,7 @@ test: .venv/installed-test
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
-	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
+	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py
 
 # The documentation as a site, in .cache/site; a link that leads nowhere fails. SERVE=1 serves it on port 8001.
 docs: .venv/installed-docs

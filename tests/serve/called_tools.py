@@ -16,6 +16,7 @@ FUNCTIONS: list[dict[str, Any]] = [
     {"name": "time"},
 ]
 CHAT_TOOLS: list[Any] = [{"type": "function", "function": function} for function in FUNCTIONS]
+RESPONSE_TOOLS: list[Any] = [{"type": "function", **function} for function in FUNCTIONS]
 THINKING = {"chat_template_kwargs": {"thinking": True}}
 MARKS = ("section_begin", "section_end", "begin", "argument_begin", "end")
 MARKS = tuple(f"<|tool_call{'s' if 'section' in mark else ''}_{mark}|>" for mark in MARKS)
@@ -46,5 +47,4 @@ def saying(*texts: str, chat_format: str = "kimi_k2") -> ScriptedEngine:
 
 def prompt_of(server: Served) -> str:
     """What the engine was asked last, marks included."""
-    assert isinstance(server.engine, ScriptedEngine)
-    return kimi().decode(server.engine.requests[-1].prompt_ids, skip_special=False)
+    return kimi().decode(server.engine.asked[-1].prompt_ids, skip_special=False)

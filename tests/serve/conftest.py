@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from called_tools import MARKS, saying
 from fake_engine import FakeEngine
-from fake_server import Served, served, served_by
+from fake_server import Serve, Served, served, served_by
 from oracle_files import ORACLES
 
 from convert.text.tiktoken_file import SpecialToken
@@ -24,18 +24,20 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
+def serve() -> Iterator[Serve]:
     """Starts servers over given engines; they end with the test."""
     with ExitStack() as stack:
         yield lambda engine, **options: stack.enter_context(served(engine, **options))
 
 
 @pytest.fixture
-def say(serve: Callable[..., Served]) -> Callable[..., Served]:
+def say(serve: Serve) -> Serve:
     """Starts servers whose model says given texts."""
 
     def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
         engine = saying(*texts, chat_format=chat_format)
+        if model := options.get("model"):
+            engine.max_model_len = model.max_model_len
         return serve(engine, **{"tokenizer": engine.tokenizer, **options})
 
     return start

@@ -1,6 +1,7 @@
 """A server over the fake engine: in a thread of the tests, or as a process of its own."""
 
 import argparse
+import json
 import socket
 import ssl
 import threading
@@ -47,6 +48,29 @@ class Served:
     http: httpx.Client
     openai: openai.OpenAI
     engine: FakeEngine = field(default_factory=FakeEngine)
+
+    def ask(self, path: str, /, **body: Any) -> Any:
+        """The JSON of an answer, which must be a 200."""
+        answer = self.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def refusal(self, path: str, body: Any, status: int = 400) -> dict[str, Any]:
+        """The error of an answer, whose status and form are checked."""
+        answer = self.http.post(path, json=body)
+        assert answer.status_code == status, (body, answer.text)
+        return answer.json()["error"]
+
+    def events(self, path: str, /, **body: Any) -> list[dict[str, Any]]:
+        """The events of a stream of OpenAI's form, whose framing is checked."""
+        *lines, done, end = self.http.post(path, json=body | {"stream": True}).text.split("\n\n")
+        assert (done, end) == ("data: [DONE]", "")
+        assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+Serve = Callable[..., Served]
+"""Starts servers of given engines, or of given answers."""
 
 
 def build_service(

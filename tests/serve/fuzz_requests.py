@@ -6,46 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import hostile_answers
+from long_bodies import LARGE_ANSWERS
 
 Manner = Literal["whole", "slow", "vanishes", "half"]
 """How it is sent: at once, in trickles, by a client that goes once it is sent, or half of it."""
 
-NASTY: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 63, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30),
-    *(0.0, -0.0, 1e-9, 0.5, 1e308, -1e308, float("nan"), float("inf")),
-    *(
-        "",
-        " ",
-        "a",
-        "\0",
-        "\ud800",
-        "\u202e",
-        "é" * 50,
-        "a" * 5000,
-        " " * 5000,
-        "%s{}",
-        "<|im_end|>",
-    ),
-    *("file:///etc/passwd", "/etc/passwd", "../../etc/passwd", "http://127.0.0.1:1/", "data:,x"),
-    *(
-        [],
-        [[]],
-        [""],
-        ["a", 1],
-        [1, "a"],
-        [-1],
-        [0],
-        [10**9],
-        [None],
-        [{}],
-        [[0], ["a"]],
-        ["a"] * 200,
-    ),
-    *({}, {"": ""}, {"type": "text"}, {"type": "json_object"}, {"a": {"b": [1, {"c": None}]}}),
-    *({"type": "function"}, {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
-    *({"0": 100}, {"0": -100}, {"-1": 1}, {"x": "y"}, {"1": 1e308}, {"$ref": "file:///etc/passwd"}),
-)
+NUMBERS = [0, 1, -1, 2, 63, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30]
+NUMBERS += [0.0, -0.0, 1e-9, 0.5, 1e308, -1e308, float("nan"), float("inf")]
+TEXTS = ["", " ", "a", "\0", "\ud800", "\u202e", "é" * 50, "a" * 5000, " " * 5000, "%s{}"]
+TEXTS += ["<|im_end|>", "file:///etc/passwd", "/etc/passwd", "../../etc/passwd"]
+TEXTS += ["http://127.0.0.1:1/", "data:,x"]
+LISTS = [[], [[]], [""], ["a", 1], [1, "a"], [-1], [0], [10**9], [None], [{}], [[0], ["a"]]]
+LISTS += [["a"] * 200]
+OBJECTS = [{}, {"": ""}, {"type": "text"}, {"type": "json_object"}, {"a": {"b": [1, {"c": None}]}}]
+OBJECTS += [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, {"0": 100}]
+OBJECTS += [{"type": "function"}, {"0": -100}, {"-1": 1}, {"x": "y"}, {"1": 1e308}]
+OBJECTS += [{"$ref": "file:///etc/passwd"}]
+NASTY: tuple[Any, ...] = (None, True, False, *NUMBERS, *TEXTS, *LISTS, *OBJECTS)
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "2+2=", "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
@@ -56,27 +33,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [1, 2]},
     "/generate": {"text": "2+2=", "sampling_params": {"max_new_tokens": 3}},
 }
-BROKEN = (
-    b"",
-    b"{",
-    b"[]",
-    b"nul",
-    b'"',
-    b"{}" * 10,
-    b"[" * 100_000,
-    b'{"prompt":' * 5000,
-    b"\xff\xfe",
-)
-BROKEN += (b"1" * 5000, b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}", b'{"a":1,"a":2}')
-BROKEN += (b'{"prompt": "\\ud800", "max_tokens": 1}', b'{"prompt": "a", "temperature": 1e999}')
-HEADS = (b"\0\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n")
-HEADS += (
-    b"GET /%00%ff HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"\x16\x03\x01\x02\0\x01\0",
-    b"PRI * HTTP/2.0\r\n\r\n",
-)
-HEADS += (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",)
-HEADS += (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",)
+BROKEN = [b"", b"{", b"[]", b"nul", b'"', b"{}" * 10, b"[" * 100_000, b"\xff\xfe", b"1" * 5000]
+BROKEN += [b'{"prompt":' * 5000, b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}"]
+BROKEN += [b'{"prompt": "\\ud800", "max_tokens": 1}', b'{"prompt": "a", "temperature": 1e999}']
+BROKEN += [b'{"a":1,"a":2}']
+HEADS = [b"\0\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n"]
+HEADS += [b"GET /%00%ff HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\n"]
+HEADS += [b"\x16\x03\x01\x02\0\x01\0"]
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+HEADS += [POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", POST + b"Content-Length: -1\r\n\r\n"]
 HUGE = 17 * 2**20
 KINDS = {"mutated": 70, "broken": 14, "head": 5, "odd": 10, "huge": 0.5, "large answer": 0.5}
 """Kinds of requests, and how many of 100 are of each."""
@@ -102,7 +67,7 @@ def requests(openapi: dict[str, Any], seed: int) -> Iterator[Sent]:
             yield Sent(rng.choice(HEADS), manner, kind)
             continue
         if kind == "large answer":
-            path, make = rng.choice([*hostile_answers.BODIES.values()])
+            path, make = rng.choice([*LARGE_ANSWERS.values()])
             yield Sent(_request(rng, "POST", path, make()), manner, f"{kind} of {path}")
             continue
         method, path = rng.choice(operations)

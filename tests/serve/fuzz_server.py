@@ -37,11 +37,7 @@ PARTS = 10
 MOST_GROWTH_MIB = 64
 """Of resident memory from a fifth of the way to the end; allocators keep some."""
 
-ERRORS_IN_STREAMS = (
-    b'"type":"server_error"',
-    b'"code":"server_error"',
-    b'"type":"api_error"',
-)
+ERRORS_IN_STREAMS = (b'"type":"server_error"', b'"code":"server_error"', b'"type":"api_error"')
 """Of each protocol."""
 
 

@@ -6,12 +6,11 @@ for the next token of a stream that had begun.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,156 +18,12 @@ from typing import Any, NamedTuple
 
 import httpx
 from fuzz_server import demo_server
-from hostile_answers import BODIES as OF_ANSWERS
-from hostile_messages import BODIES as OF_MESSAGES
-from hostile_responses import BODIES as OF_RESPONSES
-from long_bodies import LIMIT, MESSAGE, full, keys, text
+from long_bodies import BODIES, COMPLETIONS
 
 CLIENTS = 16
 HEALTH_S = 0.5
 TOKEN_S = 1.0
 PATIENCE_S = 300.0
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-RESPONSES = "/v1/responses"
-MESSAGES = "/v1/messages"
-TOKENIZE, DETOKENIZE, NATIVE = "/tokenize", "/detokenize", "/generate"
-PRIVATE = "".join(map(chr, range(0xF0000, 0xFFFFE)))
-
-
-def chat(rest: str, size: int = LIMIT, item: str = '"<|a"') -> bytes:
-    """A chat with a list of `item`s in one of its fields."""
-    return full(f'{{"messages":[{MESSAGE}],{rest}[', item, "]}}", size)
-
-
-def message(**fields: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": "hi"} | fields]}).encode()
-
-
-BODIES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
-    "all private-use characters": (CHAT, lambda: message(content=PRIVATE)),
-    "private-use, short": (CHAT, lambda: message(content=PRIVATE[:-1])),
-    "prompt of <|": (COMPLETIONS, lambda: text('{"prompt":"', "<|", '"}')),
-    "prompt of words": (COMPLETIONS, lambda: text('{"prompt":"', "hello world ", '"}')),
-    "prompt of escapes": (COMPLETIONS, lambda: text('{"prompt":"', "\\u4e2d", '"}')),
-    "prompt of commas": (COMPLETIONS, lambda: text('{"prompt":"', ",[", '"}')),
-    "many prompts": (COMPLETIONS, lambda: full('{"prompt":[', '"a"', "]}")),
-    "many empty prompts": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}")),
-    "many empty prompts, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "[]", "]}", 175_000)),
-    "many prompts that fit": (
-        COMPLETIONS,
-        lambda: full('{"max_tokens":1,"prompt":[', '"' + "hello world " * 100 + '"', "]}", 2**17),
-    ),
-    "prompt of ids": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}")),
-    "prompt of ids, fewer": (COMPLETIONS, lambda: full('{"prompt":[', "1", "]}", 2_000_000)),
-    "many lists of ids": (COMPLETIONS, lambda: full('{"prompt":[', "[1]", "]}", 250_000)),
-    "objects for ids": (COMPLETIONS, lambda: full('{"prompt":[', "{}", "]}", 175_000)),
-    "long numbers": (COMPLETIONS, lambda: full('{"prompt":[', "1" * 4299, "]}")),
-    "one long number": (COMPLETIONS, lambda: text('{"prompt":1.', "1", "}")),
-    "nested": (COMPLETIONS, lambda: text('{"prompt":', "[", "")),
-    "quotes": (COMPLETIONS, lambda: text('{"prompt":', '"', "")),
-    "keys": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 1_000_000, "}")),
-    "keys, fewer": (COMPLETIONS, lambda: keys('{"prompt":"a",', lambda i: f"k{i}", 60_000, "}")),
-    "bad_words": (COMPLETIONS, lambda: full('{"prompt":"a","bad_words":[', '"word"', "]}")),
-    "bad_words, fewer": (
-        COMPLETIONS,
-        lambda: full('{"prompt":"a","bad_words":[', '"word"', "]}", 3_500_000),
-    ),
-    "a long bad word": (COMPLETIONS, lambda: text('{"prompt":"a","bad_words":["', "word", '"]}')),
-    "stop": (COMPLETIONS, lambda: full('{"prompt":"a","stop":[', '"word"', "]}", 3_500_000)),
-    "a long stop": (COMPLETIONS, lambda: text('{"prompt":"a","stop":"', "word", '"}')),
-    "stop_token_ids": (
-        COMPLETIONS,
-        lambda: full('{"prompt":"a","stop_token_ids":[', "1", "]}", 2_000_000),
-    ),
-    "allowed_token_ids": (
-        COMPLETIONS,
-        lambda: full('{"prompt":"a","n":128,"allowed_token_ids":[', "1", "]}", 2_000_000),
-    ),
-    "allowed_token_ids that fit": (
-        COMPLETIONS,
-        lambda: full('{"prompt":"a","allowed_token_ids":[', "1", "]}", 1_000_000),
-    ),
-    "logit_bias": (
-        COMPLETIONS,
-        lambda: keys('{"prompt":"a","logit_bias":{', str, 60_000, "}}"),
-    ),
-    "logit_bias of one hash": (
-        COMPLETIONS,
-        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"{i * (2**61 - 1)}", 50_000, "}}"),
-    ),
-    "logit_bias of words": (
-        COMPLETIONS,
-        lambda: keys('{"prompt":"a","logit_bias":{', lambda i: f"k{i}", 60_000, "}}"),
-    ),
-    "cache_salt": (COMPLETIONS, lambda: text('{"prompt":"a","n":128,"cache_salt":"', "a", '"}')),
-    "model": (COMPLETIONS, lambda: text('{"prompt":"a","model":"', "a", '"}')),
-    "messages": (CHAT, lambda: full('{"messages":[', MESSAGE, "]}")),
-    "messages, fewer": (CHAT, lambda: full('{"messages":[', MESSAGE, "]}", 450_000)),
-    "a long message": (CHAT, lambda: text('{"messages":[{"role":"user","content":"', "<|", '"}]}')),
-    "parts of a message": (
-        CHAT,
-        lambda: full(
-            '{"messages":[{"role":"user","content":[', '{"type":"text","text":"a"}', "]}]}", 2**21
-        ),
-    ),
-    "fields of a message": (
-        CHAT,
-        lambda: keys('{"messages":[{"role":"user",', lambda i: f"k{i}", 60_000, "}]}"),
-    ),
-    "arguments": (
-        CHAT,
-        lambda: message(tool_calls=[{"function": {"arguments": f'{{"a":[{"[]," * 2**21}1]}}'}}]),
-    ),
-    "tools": (
-        CHAT,
-        lambda: chat('"tools":', 2**22, '{"type":"function","function":{"name":"f"}}')[:-1],
-    ),
-    "a long tool": (
-        CHAT,
-        lambda: full(
-            f'{{"messages":[{MESSAGE}],"tools":[{{"type":"function","function":{{"name":"f",'
-            '"parameters":{"enum":[',
-            '"a"',
-            "]}}}]}",
-            2**22,
-        ),
-    ),
-    "chat_template_kwargs, 1 MiB": (CHAT, lambda: chat('"chat_template_kwargs":{"a":', 2**20)),
-    "chat_template_kwargs, 8 MiB": (CHAT, lambda: chat('"chat_template_kwargs":{"a":', 2**23)),
-    "chat_template_kwargs": (CHAT, lambda: chat('"chat_template_kwargs":{"a":')),
-    "chat_template_kwargs of one text": (
-        CHAT,
-        lambda: text(f'{{"messages":[{MESSAGE}],"chat_template_kwargs":{{"a":"', "<|", '"}}'),
-    ),
-    "tokenize": (TOKENIZE, lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}')),
-    "tokenize, shorter": (
-        TOKENIZE,
-        lambda: text('{"return_token_strs":true,"prompt":"', "<|", '"}', 20_000),
-    ),
-    "tokenize a chat": (
-        TOKENIZE,
-        lambda: chat('"return_token_strs":true,"chat_template_kwargs":{"a":', 2**21),
-    ),
-    "detokenize": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}")),
-    "detokenize, fewer": (DETOKENIZE, lambda: full('{"tokens":[', "1", "]}", 2_000_000)),
-    "detokenize words": (DETOKENIZE, lambda: full('{"tokens":[', '"a"', "]}", 4_000_000)),
-    "native texts": (NATIVE, lambda: full('{"text":[', '"a"', "]}", 4_000_000)),
-    "native ids": (NATIVE, lambda: full('{"input_ids":[', "[1]", "]}", 250_000)),
-    "native options": (
-        NATIVE,
-        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 175_000),
-    ),
-    "native options that fit": (
-        NATIVE,
-        lambda: full('{"text":["a"],"sampling_params":[', "{}", "]}", 45_000),
-    ),
-    "native names": (NATIVE, lambda: full('{"text":["a"],"rid":[', '"a"', "]}", 4_000_000)),
-    **{f"responses: {name}": (RESPONSES, make) for name, make in OF_RESPONSES.items()},
-    **{f"messages: {name}": (MESSAGES, make) for name, make in OF_MESSAGES.items()},
-    **{f"answers: {name}": sent for name, sent in OF_ANSWERS.items()},
-    "profile": ("/start_profile", lambda: full('{"a":[', "[]", "]}")),
-}
-"""What it is: where it goes, and how it is made."""
 
 
 class Waited(NamedTuple):

@@ -21,7 +21,6 @@ class ScriptedEngine(FakeEngine):
     max_model_len: int = 256
     answers: Sequence[Sequence[int]] = ()
     widths: Sequence[int] = (1, 3, 2)
-    requests: list[Request] = field(default_factory=list)
     under_way: dict[str, tuple[EngineSequence, list[int]]] = field(default_factory=dict)
 
     @property
@@ -29,7 +28,7 @@ class ScriptedEngine(FakeEngine):
         return bool(self.under_way)
 
     def add(self, request: Request) -> None:
-        self.requests.append(request)
+        self.asked.append(request)
         sibling = int(request.request_id.rpartition("-")[2])
         tokens = list(self.answer(request, sibling))
         eos = self.tokenizer.eos_token_ids

@@ -4,7 +4,7 @@ import io
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -31,10 +31,8 @@ class Onlooker(ScriptedEngine):
     """Says yes to whatever it is asked."""
 
     max_model_len: int = CONTEXT
-    asked: list[Request] = field(default_factory=list)
 
     def answer(self, request: Request, sibling: int) -> list[int]:
-        self.asked.append(request)
         return self.tokenizer.encode("Yes.</think>yes", add_special=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 from oracle_files import ORACLES
 
 from convert.conversion.cli import main as convert_main
+from serve.asgi.listening.graceful import bind
 from serve.cli import main as serve_main
 from serve.generate.cli import main as generate_main
 
@@ -35,11 +36,7 @@ def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "nothing does not exist" in refused([str(tmp_path / "nothing")], capsys)
     assert generate_main([str(tmp_path / "nothing"), "--prompt", "a"]) == 2
     assert "eagle3-generate: error: " in capsys.readouterr().err
-
-
-def test_sampling_out_of_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [str(tmp_path), "--prompt", "a", "--temperature", "-1"]
-    assert generate_main(argv) == 2
+    assert generate_main([str(tmp_path), "--prompt", "a", "--temperature", "-1"]) == 2
     assert "eagle3-generate: error: temperature" in capsys.readouterr().err
 
 
@@ -48,59 +45,26 @@ def test_missing_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "model-00002-of-000003.safetensors" in refused([str(target)], capsys)
 
 
-def test_truncated_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shard = target / "model-00001-of-000003.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1000])
-    assert shard.name in refused([str(target)], capsys)
-
-
-def test_tampered_stores(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a lost file, a forged manifest, a link and an array that is not as it was written."""
+def test_tampered_store(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tmp_path / "made"
     assert convert_main([str(target), str(made)]) == 0
-    manifest, database = made / "manifest.json", next((made / "items").rglob("manifest.ocdbt"))
-    text, content = manifest.read_text(), database.read_bytes()
-    database.write_bytes(bytes(len(content)))
+    database = next((made / "items").rglob("manifest.ocdbt"))
+    database.write_bytes(bytes(len(database.read_bytes())))
     assert "cannot be read from" in refused([str(made)], capsys)
-    database.unlink()
-    assert "manifest.ocdbt: missing" in refused([str(made)], capsys)
-    database.symlink_to(target / "config.json")
-    assert "manifest.ocdbt is a link" in refused([str(made)], capsys)
-    database.unlink()
-    database.write_bytes(content)
-    manifest.write_text(text.replace('"item": "', '"item": "/'))
-    assert "must name one entry of a directory" in refused([str(made)], capsys)
 
 
-def test_foreign_wrapper_of_a_known_text_model(
+def test_models_that_are_not_known_and_drafts_in_the_place_of_targets(
     target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A draft is named before its tokenizer, which drafts don't have, is missed."""
+    for name in DRAFTS:
+        assert "config.json: this is an EAGLE-3 draft" in refused([str(ORACLES / name)], capsys)
+    draft = json.dumps({"model": str(target)})
+    error = refused([str(target), "--speculative-config", draft], capsys)
+    assert "config.json: this is a target" in error and "not an EAGLE-3 draft" in error
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "model_type": "llava"}))
     assert "model_type must be 'kimi_k25'" in refused([str(target)], capsys)
-
-
-def test_unknown_architecture(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (target / "config.json").write_text('{"model_type": "gpt2"}')
-    assert "unknown target architecture" in refused([str(target)], capsys)
-
-
-def test_target_in_place_of_a_draft(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = f'{{"model": "{target}"}}'
-    error = refused([str(target), "--speculative-config", config], capsys)
-    assert "config.json: this is a target" in error and "not an EAGLE-3 draft" in error
-
-
-@pytest.mark.parametrize("name", DRAFTS)
-def test_draft_in_place_of_a_target(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said before its tokenizer, which drafts don't have, is missed."""
-    error = refused([str(ORACLES / name)], capsys)
-    assert "config.json: this is an EAGLE-3 draft" in error
-
-
-def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (target / "generation_config.json").write_text('{"temperature": -1}')
-    assert "generation_config.json: temperature" in refused([str(target)], capsys)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +74,6 @@ def test_spoiled_generation_config(target: Path, capsys: pytest.CaptureFixture[s
         ("tokenizer_config.json", "added_tokens_decoder", {"1": "a"}),
         ("tokenizer_config.json", "added_tokens_decoder", {"a": {"content": "a"}}),
         ("tokenizer_config.json", "added_tokens_decoder", {"1": {}}),
-        ("generation_config.json", "eos_token_id", {"a": 1}),
         ("generation_config.json", "eos_token_id", ["a", [1]]),
         ("generation_config.json", "top_k", 1e999),
     ],
@@ -125,25 +88,21 @@ def test_field_of_another_type(
     assert f"{name}: " in error and field in error
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "generation_config.json"])
-def test_file_that_is_nested_too_deeply(
-    target: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    (target / name).write_text('{"a": ' * 20_000)
-    error = refused([str(target)], capsys)
-    assert name in error and "nested too deeply" in error
+def test_file_that_is_nested_too_deeply(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("generation_config.json", "tokenizer_config.json", "config.json"):
+        (target / name).write_text('{"a": ' * 20_000)
+        error = refused([str(target)], capsys)
+        assert name in error and "nested too deeply" in error
+        (target / name).unlink()
+        if (ORACLES / "tokenizer" / name).exists():
+            shutil.copy(ORACLES / "tokenizer" / name, target)
 
 
-def test_sizes_that_cannot_work(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_and_ports_that_cannot_be(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "262144" in refused([str(target), "--max-model-len", "300000"], capsys)
     with pytest.raises(SystemExit, match="2"):
         serve_main([str(target), "--num-gpu-blocks-override", "3"])
     assert "--num-gpu-blocks-override must be at least 65" in capsys.readouterr().err
-
-
-def test_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
-    from serve.asgi.listening.graceful import bind
-
     with bind("127.0.0.1", 0) as taken:
         taken.listen()
         assert serve_main(["--demo", "--port", str(taken.getsockname()[1])]) == 2

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from fake_server import Served
 
 TIERS = {"device": 2, "host": 3, "disk": 0, "remote": 0}
 MESSAGES = [{"role": "user", "content": "abcdefgh"}]
@@ -15,27 +16,17 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def usage_of(answer: dict[str, Any]) -> dict[str, Any]:
-    usage = answer["usage"]
-    return usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage
-
-
 @pytest.mark.parametrize("path", BODIES)
 def test_usage_says_which_tier_only_where_something_came_from_below(serve, path: str) -> None:
     for below, told in ((3, TIERS), (0, None)):
-        server = serve(FakeEngine(cached_tokens=5, cached_below=below))
-        answer = server.http.post(path, json=BODIES[path])
-        assert answer.status_code == 200, answer.text
-        found = usage_of(answer.json())
+        server: Served = serve(FakeEngine(cached_tokens=5, cached_below=below))
+        usage = server.ask(path, **BODIES[path])["usage"]
+        found = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage
         assert found.get("cached_tokens", found.get("cache_read_input_tokens")) == 5
         assert found.get("cached_tokens_details") == told
-
-
-def test_generate_has_sglangs_tiers(serve) -> None:
-    server = serve(FakeEngine(cached_tokens=5, cached_below=3))
-    answer = server.http.post("/generate", json={"text": "abcdefgh"}).json()
-    tiers = {"device": 2, "host": 3, "storage": 0}
-    assert answer["meta_info"]["cached_tokens_details"] == tiers
+        meta = server.ask("/generate", text="abcdefgh")["meta_info"]
+        assert sum(meta["cached_tokens_details"].values()) == 5
+        assert meta["cached_tokens_details"]["host"] == below
 
 
 def test_metrics_split_hits_by_tier_and_say_how_full_each_is(serve) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/deploy fit the server, as far as that can be seen without running them."""
+"""docs/server.md and docs/deploy fit the server."""
 
 import re
 import shlex
@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_server import Served
+from fake_engine import FakeEngine
+from fake_server import Served, build_service
 
+from docs.generator import ROOT
+from docs.generator.parsers import parser_of
+from serve.app import create_app
 from serve.asgi.listening.graceful import CONNECTION_TIMEOUT_S
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
@@ -64,3 +68,25 @@ def test_the_service_finds_the_pods() -> None:
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert SERVICE["spec"]["selector"] == labels == DEPLOYMENT["spec"]["selector"]["matchLabels"]
     assert SERVICE["spec"]["ports"][0]["targetPort"] == POD["containers"][0]["ports"][0]["name"]
+
+
+TEXT = (ROOT / "docs/server.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"`([^`]+)`", TEXT)
+
+
+def test_every_route_is_in_the_table_and_no_other() -> None:
+    routes = {path for path in create_app(build_service(FakeEngine())).openapi()["paths"]}
+    table = TEXT.partition("## Endpoints")[2].partition("## Flags")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    named = {path for row in rows for path in re.findall(r"(/[\w./{}]*)[`]", row.split("|")[1])}
+    assert routes <= named
+    hidden = {"/", "/page/{name}", "/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"}
+    assert named - routes <= hidden
+
+
+def test_every_flag_is_named_and_no_other() -> None:
+    flags = parser_of("serve.cli:main")._option_string_actions
+    named = {name for text in QUOTED for name in re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)}
+    missing = sorted(set(flags) - named)
+    assert not missing
+    assert {n for n in named if n.replace("_", "-") not in flags} == set()

@@ -6,9 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_server import Served
 from fuzz_requests import GOOD, requests
 from fuzz_server import fuzz, leftovers
+
+pytestmark = pytest.mark.xdist_group("served pair")
 
 opened: list[str] | None = None
 

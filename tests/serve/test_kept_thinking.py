@@ -1,17 +1,67 @@
 """Whether the reasoning of earlier turns is in the prompt, in the ways that clients ask for it."""
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 from called_tools import CHAT_TOOLS, prompt_of
-from chat_tokenizers import MINIMAX_TEMPLATE, minimax, with_template
-from fake_server import Served
-from kimi_templates import kimi_like
+from chat_tokenizers import MINIMAX_TEMPLATE, kimi, minimax, with_template
+from fake_server import Serve, Served
 
+from convert.text.tokenizer import Tokenizer
 from serve.openai.prompts.thinking import say_unkept
 
-Say = Callable[..., Served]
+TEMPLATE = """\
+{%- macro thought(m) -%}REASONING{%- endmacro -%}
+{%- set plain = namespace(last=-1) -%}
+{%- for m in messages -%}
+{%- if m.role == 'assistant' and not m.get('tool_calls') -%}
+{%- set plain.last = loop.index0 -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}<|im_user|>{%- elif m.role == 'assistant' -%}<|im_assistant|>
+{%- else -%}<|im_system|>{%- endif -%}
+{{- m.get('name') or m.role -}}<|im_middle|>
+{%- if m.role == 'assistant' -%}
+<think>{%- if KEPT -%}{{ thought(m) }}{%- endif -%}</think>{{ m.content or '' }}
+{%- if m.get('tool_calls') -%}<|tool_calls_section_begin|>
+{%- for call in m.tool_calls -%}
+{%- set given = call.function.arguments -%}
+<|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>
+{{- given if given is string else given | tojson -}}<|tool_call_end|>
+{%- endfor -%}
+<|tool_calls_section_end|>{%- endif -%}
+{%- elif m.role == 'tool' -%}## Return of {{ m.tool_call_id }}{{ '\\n' }}{{ m.content }}
+{%- else -%}{{ m.content or '' }}{%- endif -%}
+<|im_end|>
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|><think>SWITCH{%- endif -%}
+"""
+ONE_FIELD = "{{ m.get('reasoning_content', '') }}"
+TWO_FIELDS = "{{ m.reasoning if 'reasoning' in m else m.get('reasoning_content', '') }}"
+SWITCH = "{%- if thinking is defined and thinking is false -%}</think>{%- endif -%}"
+BEHIND = "loop.index0 > plain.last"
+PARTS = {
+    "K2.5": (ONE_FIELD, BEHIND, SWITCH),
+    "K2.6": (TWO_FIELDS, f"({BEHIND} or preserve_thinking is true)", SWITCH),
+    "K2.7-Code": (TWO_FIELDS, "true", ""),
+}
+
+
+@cache
+def kimi_like(name: str) -> Tokenizer:
+    """A template that reads what this release's does, in texts of ours.
+
+    The releases differ in the switch, in the field that reasoning is read from and in whose turns
+    it is kept."""
+    text = TEMPLATE
+    for place, part in zip(("REASONING", "KEPT", "SWITCH"), PARTS[name], strict=True):
+        text = text.replace(place, part)
+    return with_template(kimi(), text)
+
+
 USER = {"role": "user", "content": "hi"}
 EARLIER = "An earlier thought."
 ON = {"type": "enabled"}
@@ -48,8 +98,7 @@ def asked(server: Served, path: str, **body: Any) -> tuple[str, str | None]:
     header = answer.headers.get("x-thinking-keep")
     if path != "/tokenize":
         return prompt_of(server), header
-    tokens = {"tokens": answer.json()["tokens"]}
-    return server.http.post("/detokenize", json=tokens).json()["prompt"], header
+    return server.ask("/detokenize", tokens=answer.json()["tokens"])["prompt"], header
 
 
 @pytest.mark.parametrize(
@@ -58,7 +107,7 @@ def asked(server: Served, path: str, **body: Any) -> tuple[str, str | None]:
 )
 @pytest.mark.parametrize("path", HISTORIES)
 def test_reasoning_is_kept_where_the_template_can(
-    say: Say, release: str, usually: bool, if_asked: bool, path: str
+    say: Serve, release: str, usually: bool, if_asked: bool, path: str
 ) -> None:
     """Where it can't, the prompt is as without the wish, and a header says so."""
     server = say("Fine.", tokenizer=kimi_like(release))
@@ -78,7 +127,7 @@ def test_reasoning_is_kept_where_the_template_can(
         assert if_asked or kept == prompt
 
 
-def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Say) -> None:
+def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Serve) -> None:
     """MiniMax's form has no switch; one that keeps all but the turns with calls does not keep."""
     for keeps, old, new in (
         (True, "", ""),
@@ -93,7 +142,7 @@ def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Sa
 
 
 def test_the_log_says_once_that_a_template_can_not_keep(
-    say: Say, caplog: pytest.LogCaptureFixture
+    say: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     say_unkept.cache_clear()
     server = say("Fine.", tokenizer=kimi_like("K2.5"))
@@ -104,8 +153,8 @@ def test_the_log_says_once_that_a_template_can_not_keep(
     assert caplog.text.count("thinking.keep") == 1
 
 
-def test_the_default_request_of_kimi_code_is_answered(say: Say) -> None:
-    for release in ("K2.5", "K2.6", "K2.7-Code"):
+def test_the_default_request_of_kimi_code_is_answered(say: Serve) -> None:
+    for release in PARTS:
         server = say("So.</think>Fine.", tokenizer=kimi_like(release))
         body: dict[str, Any] = {
             "tools": CHAT_TOOLS,
@@ -132,37 +181,33 @@ def test_the_default_request_of_kimi_code_is_answered(say: Say) -> None:
     ],
 )
 def test_what_can_not_be_or_contradicts_itself_is_refused_by_name(
-    say: Say, release: str, body: dict[str, Any], naming: str
+    say: Serve, release: str, body: dict[str, Any], naming: str
 ) -> None:
     server = say("Fine.", tokenizer=kimi_like(release))
     for path in (CHAT, "/v1/responses", "/tokenize"):
-        answer = server.http.post(path, json=HISTORIES[path] | body)
-        assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
+        assert naming in server.refusal(path, HISTORIES[path] | body)["message"]
 
 
-@pytest.mark.parametrize("release", ["K2.5", "K2.6"])
-def test_the_switch_is_known_by_the_names_of_other_engines(say: Say, release: str) -> None:
-    server = say("Fine.", tokenizer=kimi_like(release))
+def test_the_switch_is_known_by_the_names_of_other_engines(say: Serve) -> None:
+    server = say("Fine.", tokenizer=kimi_like("K2.6"))
     for name in ("thinking", "enable_thinking"):
         for thinks, end in ((True, "<think>"), (False, "<think></think>")):
             prompt, _ = asked(server, CHAT, chat_template_kwargs={name: thinks})
             assert prompt.endswith(end)
 
 
-@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
-@pytest.mark.parametrize("release", ["K2.5", "K2.6", "K2.7-Code"])
-def test_reasoning_that_is_null_or_empty_is_left_out(say: Say, release: str, path: str) -> None:
+@pytest.mark.parametrize("release", PARTS)
+def test_reasoning_that_is_null_or_empty_is_left_out(say: Serve, release: str) -> None:
     server = say("Fine.", tokenizer=kimi_like(release))
     function = {"name": "weather", "arguments": "{}"}
     call = {"id": "x", "type": "function", "function": function}
-    for fields, shown in (
-        ({"reasoning": None}, ""),
-        ({"reasoning_content": None}, ""),
-        ({"reasoning": None, "reasoning_content": None}, ""),
-        ({"reasoning": None, "reasoning_content": "Real."}, "Real."),
-        ({"reasoning": "Real.", "reasoning_content": None}, "Real."),
-        ({"reasoning": "", "reasoning_content": "Real."}, "Real."),
+    for reasoning, reasoning_content, shown in (
+        *((None, None, ""), (None, "Real.", "Real."), ("Real.", None, "Real.")),
+        *(("", "Real.", "Real."), (None, ..., ""), (..., None, "")),
     ):
+        fields = {"reasoning": reasoning, "reasoning_content": reasoning_content}
+        fields = {name: value for name, value in fields.items() if value is not ...}
         answer = {"role": "assistant", "content": None, "tool_calls": [call], **fields}
-        prompt, _ = asked(server, path, messages=[{**USER, "name": None}, answer])
-        assert f"<think>{shown}</think>" in prompt and "None" not in prompt
+        for path in (CHAT, "/tokenize"):
+            prompt, _ = asked(server, path, messages=[{**USER, "name": None}, answer])
+            assert f"<think>{shown}</think>" in prompt and "None" not in prompt

@@ -51,22 +51,20 @@ def server(pair: tuple[Path, Path]) -> Iterator[Served]:
         yield running
 
 
-def generated(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    """What eagle3-generate says to the question."""
-    flags = ["--prompt", QUESTION, "--max-tokens", "24", "--temperature", "0.7", "--seed", "0"]
-    assert main([*argv, *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_generate_says_the_same_with_and_without_a_draft(
-    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+def test_generate_says_with_a_draft_what_the_server_says_without(
+    pair: tuple[Path, Path], server: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, draft = map(str, pair)
-    drafted = generated(capsys, target, "--draft", draft, "--num-speculative-tokens", "3")
-    plain = generated(capsys, target)
+    flags = ["--draft", draft, "--num-speculative-tokens", "3", "--json", "--raw", "--ignore-eos"]
+    flags += ["--prompt", QUESTION, "--max-tokens", "24", "--temperature", "0.7", "--seed", "0"]
+    assert main([target, *flags]) == 0
+    drafted = json.loads(capsys.readouterr().out)
+    body = {"prompt": QUESTION, "max_tokens": 24, "temperature": 0.7, "seed": 0}
+    body |= {"return_token_ids": True, "ignore_eos": True, "speculative": {"num_tokens": 0}}
+    (plain,) = server.ask("/v1/completions", **body)["choices"]
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["finish_reason"] == plain["finish_reason"] == "length"
-    assert sum(drafted["accepted"]) > 0
+    assert sum(drafted["accepted"]) > plain["spec"]["accepted"] == 0
 
 
 def test_a_chat_over_http_is_read_as_minimaxs_and_the_same_without_drafts(server: Served) -> None:

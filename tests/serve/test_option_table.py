@@ -57,24 +57,20 @@ def flags(name: str, value: Any) -> list[str]:
     return [flag, *(json.dumps(v) if isinstance(v, dict) else str(v) for v in values)]
 
 
+SGLANG = {"min_tokens": "min_new_tokens", "include_stop_str_in_output": "no_stop_trim"}
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_plain_option_is_read_from_each_body_and_flag(name: str) -> None:
     given = {name: VALUES[name]}
     chat = {"messages": [{"role": "user", "content": "x"}]} | given
     assert taken(CompletionRequest.model_validate({"prompt": "x"} | given), name) == expected(name)
     assert taken(ChatCompletionRequest.model_validate(chat), name) == expected(name)
-    argv = ["m", "--prompt", "x", *flags(name, VALUES[name])]
-    assert SamplingParams(**parse_generate_flags(argv).sampling) == expected(name)
-
-
-SGLANG = {"min_tokens": "min_new_tokens", "include_stop_str_in_output": "no_stop_trim"}
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_every_plain_option_is_read_from_sglangs_sampling_params(name: str) -> None:
     params = {SGLANG.get(name, name): VALUES[name]}
     body = GenerateRequest.model_validate({"text": "x", "sampling_params": params})
     assert taken(body.asked[0].sampling, name) == expected(name)
+    argv = ["m", "--prompt", "x", *flags(name, VALUES[name])]
+    assert SamplingParams(**parse_generate_flags(argv).sampling) == expected(name)
 
 
 @pytest.mark.parametrize("name", [n for n, row in REQUEST_OPTIONS.items() if row.generation_config])

@@ -180,23 +180,27 @@ def test_an_answers_figures_follow_from_its_origins() -> None:
     assert empty == {"shares": []}
 
 
+def measure(call: str) -> Any:
+    """What a call of the page's reader of metrics returns."""
+    script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
+    return json.loads(node(f"{script}console.log(JSON.stringify({call} ?? null))"))
+
+
 def test_the_servers_figures_are_read_from_its_metrics(fake: Served) -> None:
-    body = {"prompt": "abc", "max_tokens": 8}
     before = fake.http.get("/metrics").text
     for _ in range(3):
-        fake.http.post("/v1/completions", json=body)
-    texts = [json.dumps(text) for text in (before, fake.http.get("/metrics").text)]
-    script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
-    script += f"const [a, b] = [{', '.join(texts)}].map((t) => ({{time: 1, values: parse(t)}}));"
-    measured = json.loads(node(script + "console.log(JSON.stringify(compare(a, b)))"))
+        fake.ask("/v1/completions", prompt="abc", max_tokens=8)
+    times = [
+        f"{{time: 1, values: parse({json.dumps(text)})}}"
+        for text in (before, fake.http.get("/metrics").text)
+    ]
+    measured = measure(f"compare({', '.join(times)})")
     # Three answers, each of four rounds that accept one draft of three.
     assert (measured["drafts"], measured["tokens"], measured["length"]) == (12, 24, 2)
     assert measured["shares"] == [1, 0, 0]
 
 
 def test_tiers_are_shown_where_the_server_has_some(serve: Any) -> None:
-    script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
     for below, told in ((3, {"used": "host 25.0%", "hits": "device 2, host 3"}), (0, None)):
         text = serve(FakeEngine(cached_tokens=5, cached_below=below)).http.get("/metrics").text
-        call = f"console.log(JSON.stringify(tierTexts(parse({json.dumps(text)})) ?? null))"
-        assert json.loads(node(script + call)) == told
+        assert measure(f"tierTexts(parse({json.dumps(text)}))") == told

@@ -1,12 +1,85 @@
-"""The page in headless Chromium, over the embedded pair: `make page-check`."""
+"""The page in headless Chromium, over the embedded pair: make page-check."""
 
 import json
 import re
+from base64 import b64encode
 from typing import Any
 
 import httpx
 import pytest
-from browser_page import CHAT, answering, ask, contrast, go_to, luminance, said, shown, streamed
+from seeing import data_url, picture
+
+CHAT = "**/v1/chat/completions"
+WAIT_MS = 60_000
+
+
+def ask(page: Any, text: str) -> Any:
+    """Sends a message by the keyboard and waits for its answer or error."""
+    known = page.locator("article").count()
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    page.locator("article").nth(known + 1).wait_for(timeout=WAIT_MS)
+    page.wait_for_selector("#send:visible", timeout=WAIT_MS)
+    return page.locator("article").last
+
+
+def go_to(page: Any, focused: str, key: str) -> None:
+    """Presses a key, Tab or Shift+Tab, until what has the focus is the element `e` meant."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        if page.evaluate(f"(e => {focused})(document.activeElement)"):
+            return
+    raise AssertionError(f"{key} does not come to {focused}")
+
+
+def shown(answer: Any) -> list[tuple[int, str]]:
+    """(origin, text) of the tokens as they are coloured."""
+    found = answer.locator(".token").evaluate_all(
+        "all => all.map(e => [e.className, e.textContent])"
+    )
+    drafts = (re.search(r"\bd(\d)", name) for name, _ in found)
+    return [(int(d[1]) if d else 0, text) for d, (_, text) in zip(drafts, found, strict=True)]
+
+
+def streamed(finish_reason: str | None = None, **delta: Any) -> str:
+    """An event of a chat."""
+    origins = [{"text": text, "origin": 1} for text in delta.values() if isinstance(text, str)]
+    choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def answering(page: Any, *answers: str) -> list[dict[str, Any]]:
+    """The bodies of the requests, of which these are the answers in turn."""
+    bodies: list[dict[str, Any]] = []
+    left = list(answers)
+
+    def fulfil(route: Any) -> None:
+        bodies.append(route.request.post_data_json)
+        route.fulfill(content_type="text/event-stream", body=left.pop(0) + "data: [DONE]\n\n")
+
+    page.route(CHAT, fulfil)
+    return bodies
+
+
+def said(text: str) -> str:
+    return streamed(content=text) + streamed("stop")
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of #rgb or #rrggbb."""
+    digits = colour.strip().removeprefix("#")
+    pairs = [d * 2 for d in digits] if len(digits) == 3 else re.findall("..", digits)
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (int(p, 16) / 255 for p in pairs)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: float, other: float) -> float:
+    """WCAG's contrast of two luminances, 1 to 21."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
 
 QUESTION = "What is 95 + 61?"
 MARKUP = "<img src=x onerror=\"document.title='broken'\"> & <b>bold</b>"
@@ -127,76 +200,45 @@ def test_messages_are_edited_and_answers_retried_by_the_keyboard_alone(page: Any
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-def test_a_tools_call_is_shown_and_its_result_goes_back(page: Any) -> None:
-    def part(**function: str) -> dict[str, Any]:
-        return {"index": 0, "function": function}
-
-    call = streamed(reasoning="I must look.") + streamed(
-        tool_calls=[{"id": "functions.weather:0", "type": "function"} | part(name="weather")]
-    )
-    call += streamed(tool_calls=[part(arguments='{"city": ')]) + streamed(
-        "tool_calls", tool_calls=[part(arguments='"Oslo"}')]
-    )
-    bodies = answering(page, call, said("It rains."))
+def test_a_tools_call_is_shown_and_its_result_goes_back_by_the_keyboard_alone(page: Any) -> None:
+    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
+    pieces = [called | {"function": {"name": "weather"}}]
+    pieces += [{"index": 0, "function": {"arguments": part}} for part in ('{"city": ', '"Oslo"}')]
+    call = streamed(reasoning="I must look.") + streamed(tool_calls=pieces[:1])
+    call += streamed(tool_calls=pieces[1:2]) + streamed("tool_calls", tool_calls=pieces[2:])
+    bodies = answering(page, call, said("It **rains**."))
     page.fill("#system", "Be brief.")
     page.fill("#tools", "no JSON")
     page.fill("#prompt", "x")
     page.press("#prompt", "Enter")
     assert "The tools can't be read" in page.locator(".error").inner_text()
     page.fill("#tools", json.dumps(TOOLS))
+    go_to(page, "e.id == 'prompt'", "Shift+Tab")
     answer = ask(page, "How is Oslo?")
     assert answer.locator(".call summary").inner_text() == "calls weather"
     assert answer.locator(".call .text").text_content() == '{"city": "Oslo"}'
-    page.fill(".result", "rain")
-    page.get_by_text("Send results").click()
-    page.wait_for_selector("article .token:text-is('It rains.')")
-    assert bodies[0]["tools"] == TOOLS
-    roles = ["system", "user", "assistant", "tool"]
-    assert [message["role"] for message in bodies[1]["messages"]] == roles
-    _, _, called, result = bodies[1]["messages"]
-    assert called["tool_calls"][0]["function"] == {
-        "name": "weather",
-        "arguments": '{"city": "Oslo"}',
-    }
-    assert called["reasoning_content"] == "I must look."
-    assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
-
-
-def test_results_are_given_and_markdown_is_switched_by_the_keyboard_alone(page: Any) -> None:
-    called: dict[str, Any] = {"index": 0, "id": "functions.weather:0", "type": "function"}
-    called["function"] = {"name": "weather", "arguments": "{}"}
-    bodies = answering(page, streamed("tool_calls", tool_calls=[called]), said("It **rains**."))
-    page.focus("#tools")
-    page.keyboard.type(json.dumps(TOOLS))
-    go_to(page, "e.id == 'prompt'", "Shift+Tab")
-    page.keyboard.type("How is Oslo?")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".result")
-    page.wait_for_selector("#send:visible")
     go_to(page, "e.className == 'result'", "Shift+Tab")
     page.keyboard.type("rain")
     go_to(page, "e.textContent == 'Send results'", "Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector("article strong")
     page.wait_for_selector("#send:visible")
-    assert bodies[1]["messages"][-1]["content"] == "rain"
+    assert bodies[0]["tools"] == TOOLS
+    roles = ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in bodies[1]["messages"]] == roles
+    _, _, turn, result = bodies[1]["messages"]
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert turn["tool_calls"][0]["function"] == function
+    assert turn["reasoning_content"] == "I must look."
+    assert result == {"role": "tool", "tool_call_id": "functions.weather:0", "content": "rain"}
     go_to(page, "e.id == 'markdown'", "Tab")
     page.keyboard.press("Space")
-    answer = page.locator("article").last
-    assert answer.locator(".text").text_content() == "It **rains**."
-    page.keyboard.press("Space")
-    assert answer.locator("strong").text_content() == "rains"
+    assert page.locator("article").last.locator(".text").text_content() == "It **rains**."
 
 
 def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(page: Any) -> None:
-    pieces = [
-        "## He",
-        "ad\n\n- **bo",
-        "ld** `x`\n\n```py\nprint(",
-        "1)\n```\n",
-        "[l](https://a.b/c) ",
-    ]
-    pieces.append("[bad](javascript:alert(1))")
+    pieces = ["## He", "ad\n\n- **bo", "ld** `x`\n\n```py\nprint(", "1)\n```\n"]
+    pieces += ["[l](https://a.b/c) ", "[bad](javascript:alert(1))"]
     answering(page, "".join(streamed(content=piece) for piece in pieces) + streamed("stop"))
     answer = ask(page, "x")
     assert answer.locator("h4").text_content() == "Head"
@@ -210,23 +252,20 @@ def test_markdown_is_shown_as_it_grows_with_its_tokens_colours_or_not_at_all(pag
     assert answer.locator(".text").text_content() == "".join(pieces)
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "shown"),
-    [
-        (401, {}, "401: the reason. Put the server's key into “API key”."),
-        (
-            429,
-            {"Retry-After": "3"},
-            "429: the reason. Too many requests are waiting. Try again in 3 s.",
-        ),
-        (400, {}, "400: the reason."),
-    ],
-)
-def test_errors_are_sentences(page: Any, status: int, headers: dict[str, str], shown: str) -> None:
-    body = json.dumps({"error": {"message": "the reason", "code": "x"}})
+ERRORS: dict[int, tuple[dict[str, str], str]] = {
+    401: ({}, " Put the server's key into “API key”."),
+    429: ({"Retry-After": "3"}, " Too many requests are waiting. Try again in 3 s."),
+    400: ({}, ""),
+}
+
+
+@pytest.mark.parametrize("status", ERRORS)
+def test_errors_are_sentences(page: Any, status: int) -> None:
+    body, (headers, advice) = json.dumps({"error": {"message": "the reason"}}), ERRORS[status]
     page.route(CHAT, lambda route: route.fulfill(status=status, headers=headers, body=body))
     error = ask(page, "x")
-    assert error.text_content() == shown and error.get_attribute("role") == "alert"
+    assert error.text_content() == f"{status}: the reason.{advice}"
+    assert error.get_attribute("role") == "alert"
     assert page.input_value("#prompt") == "x", "the message is lost"
 
 
@@ -257,3 +296,87 @@ def test_it_reads_well_on_a_phone_in_light_and_dark(chromium: Any, demo: str, sc
     assert all(contrast(ink, shade) >= 4.5 for shade in (paper, panel, *shades))
     assert contrast(soft, panel) >= 4.5 and contrast(soft, paper) >= 4.5
     page.close()
+
+
+RED, BLUE = picture(40, 40, "red"), picture(40, 40, "blue", "JPEG")
+GIVE = """([kind, data, target]) => {
+  const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+  const files = new DataTransfer();
+  files.items.add(new File([bytes], "a", { type: kind[1] }));
+  const [name, field] = kind[0] === "paste" ? ["paste", "clipboardData"] : ["drop", "dataTransfer"];
+  const event = new Event(name, { bubbles: true, cancelable: true });
+  event[field] = files;
+  document.querySelector(target).dispatchEvent(event);
+}"""
+
+
+def give(page: Any, how: str, data: bytes, kind: str, target: str) -> None:
+    """Pastes or drops a file."""
+    page.evaluate(GIVE, [[how, kind], b64encode(data).decode(), target])
+
+
+@pytest.fixture
+def sighted(page: Any) -> Any:
+    """The page of a server that says it takes images."""
+    card = {"id": "fake", "max_model_len": 99, "input_modalities": ["text", "image"]}
+    page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"data": [card]})))
+    page.reload()
+    page.wait_for_selector("#attach:visible")
+    return page
+
+
+def parts(*files: str, text: str = "") -> list[dict[str, Any]]:
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in files]
+    return [*images, *([{"type": "text", "text": text}] if text else [])]
+
+
+def test_a_server_that_takes_no_images_is_offered_none(page: Any) -> None:
+    assert page.is_hidden("#attach") and page.is_hidden("#waiting")
+    give(page, "paste", RED, "image/png", "#prompt")
+    assert page.locator("#waiting img").count() == 0
+
+
+def test_images_are_chosen_pasted_and_dropped_and_sent_with_the_text(sighted: Any) -> None:
+    page, red, blue = sighted, data_url(RED), data_url(BLUE, "image/jpeg")
+    bodies = answering(page, said("Red."), said("Both."))
+    page.focus("#prompt")
+    page.keyboard.press("Tab")
+    with page.expect_file_chooser() as chosen:
+        page.keyboard.press("Enter")
+    chosen.value.set_files([{"name": "a.png", "mimeType": "image/png", "buffer": RED}])
+    page.wait_for_selector("#waiting img")
+    ask(page, "What colour?")
+    assert bodies[0]["messages"][-1]["content"] == parts(red, text="What colour?")
+    assert page.locator(".user img").get_attribute("src") == red
+    assert page.locator(".user img").evaluate("e => e.naturalWidth") == 40
+    assert page.is_hidden("#waiting")
+    give(page, "paste", BLUE, "image/jpeg", "#prompt")
+    page.wait_for_selector("#waiting img")
+    give(page, "drop", RED, "image/png", "#messages")
+    page.locator("#waiting img").nth(1).wait_for()
+    give(page, "drop", RED, "image/png", "#messages")
+    page.locator("#waiting img").nth(2).wait_for()
+    page.get_by_label("Remove image 3").press("Enter")
+    assert page.locator("#waiting img").count() == 2
+    page.press("#prompt", "Enter")
+    page.locator("article.assistant").nth(1).wait_for()
+    said_before, _, now = bodies[1]["messages"]
+    assert said_before["content"] == parts(red, text="What colour?")
+    assert now["content"] == parts(blue, red)
+
+
+def test_an_edited_message_has_its_images_and_others_are_refused(sighted: Any) -> None:
+    page = sighted
+    bodies = answering(page, said("Red."), said("Red again."))
+    give(page, "paste", RED, "image/png", "#prompt")
+    page.wait_for_selector("#waiting img")
+    ask(page, "What colour?")
+    page.locator(".user").get_by_text("Edit").click()
+    assert page.locator("#waiting img").count() == 1
+    page.fill("#prompt", "Which one?")
+    page.press("#prompt", "Enter")
+    page.locator("article.assistant").get_by_text("again").wait_for()
+    assert bodies[1]["messages"][-1]["content"] == parts(data_url(RED), text="Which one?")
+    give(page, "paste", b"<svg/>", "image/svg+xml", "#prompt")
+    assert "PNG, JPEG" in page.locator(".error").inner_text()
+    assert page.locator("#waiting img").count() == 0

@@ -5,19 +5,19 @@ the prompts are equal only if nothing is lost on the way there and back.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anthropic
 import pytest
 from called_tools import saying
-from chat_tokenizers import MINIMAX_TEMPLATE, kimi
+from chat_tokenizers import MINIMAX_TEMPLATE, kimi, with_template
 from fake_server import Served, served_by
 from oracle_files import golden_json
 from scripted_engine import ScriptedEngine
 
-from convert.text.chat_template import compile_template
 from convert.text.typescript_tools import declare_tools, sorted_by_key
 from eagle3_jax.engine import Request
 from serve.openai.service import ModelInfo
@@ -56,113 +56,84 @@ class Garden(ScriptedEngine):
         return self.tokenizer.encode(said, add_special=True)
 
 
-def results(names: list[str], turn: int) -> list[str]:
+def told(names: list[str], turn: int) -> list[str]:
+    """The results of calls of these names."""
     return [f"{name} {turn}: fine ü" for name in names]
 
 
 def through_chat(server: Served) -> None:
     tools = [{"type": "function", "function": {"name": n, "parameters": SCHEMA}} for n in NAMES]
+    given: dict[str, Any] = {"tools": tools, "max_tokens": 500, "extra_body": THINKS, **OPTIONS}
     messages: list[Any] = [{"role": "system", "content": SYSTEM}]
     calls: list[Any] = []
     for turn in range(TURNS):
-        said = results([call.function.name for call in calls], turn)
+        results = told([call.function.name for call in calls], turn)
         messages += [
             {"role": "tool", "tool_call_id": call.id, "content": text}
-            for call, text in zip(calls, said, strict=True)
+            for call, text in zip(calls, results, strict=True)
         ] or [{"role": "user", "content": f"Bed {turn}?"}]
-        given: dict[str, Any] = {"messages": messages, "tools": tools, "extra_body": THINKS}
-        message = (
-            server.openai.chat.completions.create(model="fake", max_tokens=500, **OPTIONS, **given)
-            .choices[0]
-            .message
-        )
-        calls = list(message.tool_calls or ())
-        messages.append(message.model_dump(exclude_none=True))
+        answer = server.openai.chat.completions.create(model="fake", messages=messages, **given)
+        calls = list(answer.choices[0].message.tool_calls or ())
+        messages.append(answer.choices[0].message.model_dump(exclude_none=True))
 
 
 def through_messages(server: Served) -> None:
     client = anthropic.Anthropic(base_url=str(server.http.base_url), api_key="none", max_retries=0)
-    tools: Any = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
+    given: dict[str, Any] = {"model": "fake", "system": SYSTEM, "max_tokens": 500}
+    given["tools"] = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
     messages: list[Any] = []
     calls: list[Any] = []
     for turn in range(TURNS):
-        said = results([call.name for call in calls], turn)
+        results = told([call.name for call in calls], turn)
         content = [
             {"type": "tool_result", "tool_use_id": call.id, "content": text}
-            for call, text in zip(calls, said, strict=True)
+            for call, text in zip(calls, results, strict=True)
         ] or f"Bed {turn}?"
         messages.append({"role": "user", "content": content})
-        given: dict[str, Any] = {
-            "messages": messages,
-            "tools": tools,
-            "extra_body": THINKS | OPTIONS,
-        }
-        message = client.messages.create(model="fake", max_tokens=500, system=SYSTEM, **given)
+        message = client.messages.create(messages=messages, extra_body=THINKS | OPTIONS, **given)
         calls = [block for block in message.content if block.type == "tool_use"]
         messages.append({"role": "assistant", "content": message.content})
 
 
-def through_responses(server: Served) -> None:
+def through_responses(server: Served, stored: bool = False) -> None:
+    """The client keeps the history, or the server."""
     tools: list[Any] = [{"type": "function", "name": n, "parameters": SCHEMA} for n in NAMES]
+    given: dict[str, Any] = {"model": "fake", "instructions": SYSTEM, "max_output_tokens": 500}
+    given |= {"tools": tools, "extra_body": THINKS, **OPTIONS}
     items: list[Any] = []
     calls: list[Any] = []
     for turn in range(TURNS):
-        said = results([call.name for call in calls], turn)
+        results = told([call.name for call in calls], turn)
         items += [
             {"type": "function_call_output", "call_id": call.call_id, "output": text}
-            for call, text in zip(calls, said, strict=True)
+            for call, text in zip(calls, results, strict=True)
         ] or [{"role": "user", "content": f"Bed {turn}?"}]
-        given: dict[str, Any] = {"input": items, "tools": tools, "extra_body": THINKS, **OPTIONS}
-        response = server.openai.responses.create(
-            model="fake", max_output_tokens=500, instructions=SYSTEM, **given
-        )
+        response = server.openai.responses.create(input=items, **given)
         calls = [item for item in response.output if item.type == "function_call"]
         items += [item.model_dump(exclude_none=True) for item in response.output]
+        if stored:
+            items, given["previous_response_id"] = [], response.id
 
 
-def through_stored_responses(server: Served) -> None:
-    tools: list[Any] = [{"type": "function", "name": n, "parameters": SCHEMA} for n in NAMES]
-    last: dict[str, Any] = {}
-    calls: list[Any] = []
-    for turn in range(TURNS):
-        said = results([call.name for call in calls], turn)
-        items: list[Any] = [
-            {"type": "function_call_output", "call_id": call.call_id, "output": text}
-            for call, text in zip(calls, said, strict=True)
-        ] or [{"role": "user", "content": f"Bed {turn}?"}]
-        given: dict[str, Any] = {"input": items, "tools": tools, "extra_body": THINKS, **OPTIONS}
-        response = server.openai.responses.create(
-            model="fake", max_output_tokens=500, instructions=SYSTEM, **last, **given
-        )
-        calls = [item for item in response.output if item.type == "function_call"]
-        last = {"previous_response_id": response.id}
+def asked_by(conversation: Callable[[Served], None]) -> list[Any]:
+    """What the engine is asked."""
+    engine, model = Garden(), ModelInfo(("fake",), "/models/fake", CONTEXT)
+    with served_by(engine, kimi(), model=model) as server:
+        conversation(server)
+    return engine.taken
 
 
-@pytest.fixture
-def garden() -> Iterator[Callable[[Callable[[Served], None]], list[Any]]]:
-    """Runs a conversation and returns what the engine was asked."""
-
-    def run(conversation: Callable[[Served], None]) -> list[Any]:
-        engine = Garden()
-        model = ModelInfo(("fake",), "/models/fake", CONTEXT)
-        with served_by(engine, kimi(), model=model) as server:
-            conversation(server)
-        return engine.taken
-
-    yield run
-
-
-def test_thirty_turns_with_tools_are_the_same_requests_through_every_protocol(garden: Any) -> None:
-    expected = garden(through_chat)
+def test_thirty_turns_with_tools_are_the_same_requests_through_every_protocol() -> None:
+    expected = asked_by(through_chat)
     assert len(expected) == TURNS
     first = kimi().decode(list(expected[0][0]))
     assert '"bed"' in first and first.endswith("<think>")
-    for conversation in (through_messages, through_responses, through_stored_responses):
-        asked = garden(conversation)
-        for turn, (one, other) in enumerate(zip(asked, expected, strict=True)):
+    stored = partial(through_responses, stored=True)
+    for conversation in (through_messages, through_responses, stored):
+        for turn, (one, other) in enumerate(zip(asked_by(conversation), expected, strict=True)):
             texts = [kimi().decode(list(prompt)) for prompt, _ in (one, other)]
-            assert texts[0] == texts[1], (conversation.__name__, turn)
-            assert one == other, (conversation.__name__, turn)
+            assert texts[0] == texts[1], (conversation, turn)
+            assert one == other, (conversation, turn)
 
 
 DECLARED = "{{ tools_ts_str or tools | tojson }}"
@@ -175,30 +146,24 @@ def test_the_same_tools_are_the_same_prompt_through_every_protocol(
     name: str, template: str
 ) -> None:
     """Declared where the template reads declarations, in the client's own order elsewhere."""
-    compiled = compile_template(template, "the test's")
-    tokenizer = replace(kimi(), template=compiled, template_text=template)
+    tokenizer = with_template(kimi(), template)
     functions = [tool["function"] for tool in TOOLS[name]]
     tools = [{"type": "function", "function": function} for function in functions]
+    flat = [{"type": "function", **function} for function in functions]
     renamed = [{"input_schema" if k == "parameters" else k: f[k] for k in f} for f in functions]
-    asked: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]}
-    expected = tokenizer.encode_chat(asked["messages"], tools=tools)
+    hi: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi."}]}
+    expected = tokenizer.encode_chat(hi["messages"], tools=tools)
     engine, model = saying("Hello."), ModelInfo(("fake",), "/models/fake", CONTEXT)
     engine.max_model_len = CONTEXT
     with served_by(engine, tokenizer, model=model) as server:
-
-        def prompt(path: str, **body: Any) -> list[int]:
-            answer = server.http.post(path, json=body)
-            assert answer.status_code == 200, answer.text
-            return answer.json().get("tokens") or [*engine.requests[-1].prompt_ids]
-
-        assert prompt("/tokenize", **asked, tools=tools) == expected
-        assert prompt("/v1/chat/completions", **asked, tools=tools) == expected
-        assert prompt("/v1/messages", **asked, tools=renamed) == expected
-        flat = [{"type": "function", **function} for function in functions]
-        assert prompt("/v1/responses", input="Hi.", tools=flat) == expected
-        body = {"messages": asked["messages"], "tools": renamed}
-        counted = server.http.post("/v1/messages/count_tokens", json=body).json()
+        assert server.ask("/tokenize", **hi, tools=tools)["tokens"] == expected
+        server.ask("/v1/chat/completions", **hi, max_tokens=9, tools=tools)
+        server.ask("/v1/messages", **hi, max_tokens=9, tools=renamed)
+        server.ask("/v1/responses", input="Hi.", tools=flat)
+        assert [[*request.prompt_ids] for request in engine.asked] == [expected] * 3
+        counted = server.ask("/v1/messages/count_tokens", **hi, tools=renamed)
         assert counted == {"input_tokens": len(expected)}
-    declared = declare_tools(sorted_by_key(tools)) if template == DECLARED else None
-    shown = sorted_by_key(tools) if template == DECLARED else tools
+    declares = template == DECLARED
+    declared = declare_tools(sorted_by_key(tools)) if declares else None
+    shown = sorted_by_key(tools) if declares else tools
     assert (declared or json.dumps(shown, ensure_ascii=False)) in tokenizer.decode(expected)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fake_engine import expected_answer
+from fake_server import wait_for
 from probe import status_of
 from processes import Forked
 
@@ -32,30 +33,18 @@ def serving(
         assert server.stdout
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         try:
-            wait_until_answering(url, (200,) if ready else (200, 503))
+            answers = (200,) if ready else (200, 503)
+            wait_for(lambda: status_of(f"{url}/health") in answers, 10)
             yield server, url
         finally:
             server.kill()
 
 
-@pytest.fixture
-def process() -> Iterator[tuple[Forked, str]]:
-    with serving() as running:
-        yield running
-
-
-def wait_until_answering(url: str, statuses: Collection[int]) -> None:
-    deadline = time.monotonic() + 10
-    while status_of(f"{url}/health") not in statuses:
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_lets_answers_finish_and_exits_with_0(process, number: signal.Signals) -> None:
-    server, url = process
+def test_a_signal_lets_answers_finish_and_exits_with_0(number: signal.Signals) -> None:
     # Made before: a client takes a second to make where others have the processors.
     with (
+        serving() as (server, url),
         httpx.Client(timeout=30) as other,
         httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 250}) as answer,
     ):
@@ -67,9 +56,9 @@ def test_a_signal_lets_answers_finish_and_exits_with_0(process, number: signal.S
         late = other.post(f"{url}/v1/completions", json=LONG)
         assert late.status_code == 503 and int(late.headers["Retry-After"]) > 0
         body = first + "".join(lines)
-    assert body.endswith("data: [DONE]")
-    assert body.count('"text"') >= 2 and expected_answer("abc", 0, 250)[-2:] in body
-    assert server.wait(30) == 0
+        assert body.endswith("data: [DONE]")
+        assert body.count('"text"') >= 2 and expected_answer("abc", 0, 250)[-2:] in body
+        assert server.wait(30) == 0
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
@@ -102,9 +91,12 @@ def test_threads_that_work_on_do_not_hold_the_exit() -> None:
             assert "shutting down" in answer.result().json()["error"]["message"]
 
 
-def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish(process) -> None:
-    server, url = process
-    with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 250}) as answer:
+def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish() -> None:
+    long = LONG | {"max_tokens": 250}
+    with (
+        serving() as (server, url),
+        httpx.stream("POST", f"{url}/v1/completions", json=long) as answer,
+    ):
         next(answer.iter_lines())
         server.send_signal(signal.SIGINT)
         time.sleep(0.1)
@@ -112,7 +104,7 @@ def test_second_signal_ends_at_once_what_ctrl_c_would_have_let_finish(process) -
         sent = time.monotonic()
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 128 + signal.SIGTERM
-    assert time.monotonic() - sent < 1
+        assert time.monotonic() - sent < 1
 
 
 def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None:
@@ -127,10 +119,7 @@ def test_a_step_that_hangs_fails_requests_then_health_then_the_process() -> None
 
 def test_half_open_connections_take_no_others_place_and_fill_no_log(tmp_path: Path) -> None:
     """More of them than the process may have descriptors."""
-    with (
-        serving(log=tmp_path / "log", descriptors=64) as (server, url),
-        ExitStack() as stack,
-    ):
+    with serving(log=tmp_path / "log", descriptors=64) as (server, url), ExitStack() as stack:
         for _ in range(200):
             bare = stack.enter_context(socket.socket())
             bare.setblocking(False)

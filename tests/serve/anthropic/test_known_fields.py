@@ -1,28 +1,17 @@
 """Every field that Anthropic's types know is obeyed, or refused by its name."""
 
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import anthropic
 import pytest
+from anthropic import types
 from anthropic.types import (
-    Base64ImageSourceParam,
-    ContentBlockParam,
-    ImageBlockParam,
-    OutputConfigParam,
-    TextBlockParam,
-    ThinkingBlockParam,
-    ThinkingConfigParam,
-    ToolChoiceParam,
-    ToolParam,
-    ToolResultBlockParam,
-    ToolUnionParam,
-    ToolUseBlockParam,
-    URLImageSourceParam,
     beta,
     message_count_tokens_params,
     message_create_params,
     tool_result_block_param,
 )
+from client_types import kinds, names
 from fake_server import Served
 
 from serve.anthropic import blocks, protocol, thinking, tools
@@ -35,38 +24,17 @@ HEADERS = {"user_profile_id", "workspace_id", "betas"}
 ADDED = {"seed", "speculative", "temperature", "top_k", "top_p"}
 """Ours, and three that its last major version has no more, but others have."""
 MADE_OF = {
-    blocks.TextBlock: TextBlockParam,
-    blocks.ThinkingBlock: ThinkingBlockParam,
-    blocks.ToolUseBlock: ToolUseBlockParam,
-    blocks.ToolResultBlock: ToolResultBlockParam,
-    blocks.ImageBlock: ImageBlockParam,
-    blocks.DataSource: Base64ImageSourceParam,
-    blocks.UrlSource: URLImageSourceParam,
-    tools.CustomTool: ToolParam,
-    protocol.OutputConfig: OutputConfigParam,
+    blocks.TextBlock: types.TextBlockParam,
+    blocks.ThinkingBlock: types.ThinkingBlockParam,
+    blocks.ToolUseBlock: types.ToolUseBlockParam,
+    blocks.ToolResultBlock: types.ToolResultBlockParam,
+    blocks.ImageBlock: types.ImageBlockParam,
+    blocks.DataSource: types.Base64ImageSourceParam,
+    blocks.UrlSource: types.URLImageSourceParam,
+    tools.CustomTool: types.ToolParam,
+    protocol.OutputConfig: types.OutputConfigParam,
     protocol.Metadata: message_create_params.Metadata,
 }
-
-
-def members(union: Any) -> list[type]:
-    """The typed dictionaries of a union."""
-    return list(get_args(union)) if get_args(union) else [union]
-
-
-def names(*typed: Any) -> set[str]:
-    return {name for one in typed for name in get_type_hints(one)}
-
-
-def literals(typed: Any, field: str = "type") -> set[str]:
-    """The values that a field may have."""
-    found, todo = set(), [get_type_hints(typed)[field]]
-    while todo:
-        hint = todo.pop()
-        if get_origin(hint) is Literal:
-            found |= set(get_args(hint))
-        else:
-            todo += get_args(hint)
-    return found
 
 
 def known(model: type[KnownFields]) -> set[str]:
@@ -74,16 +42,15 @@ def known(model: type[KnownFields]) -> set[str]:
 
 
 def test_the_list_of_options_is_the_clients() -> None:
-    created = [
-        *members(message_create_params.MessageCreateParams),
-        *members(beta.message_create_params.MessageCreateParams),
-    ]
-    counted = [
+    created = names(
+        message_create_params.MessageCreateParams, beta.message_create_params.MessageCreateParams
+    )
+    counted = names(
         message_count_tokens_params.MessageCountTokensParams,
         beta.message_count_tokens_params.MessageCountTokensParams,
-    ]
-    assert names(*created) - HEADERS == (known(protocol.MessagesRequest) | NEUTRAL) - ADDED
-    assert names(*counted) - HEADERS <= known(protocol.Conversation) | NEUTRAL
+    )
+    assert created - HEADERS == (known(protocol.MessagesRequest) | NEUTRAL) - ADDED
+    assert counted - HEADERS <= known(protocol.Conversation) | NEUTRAL
 
 
 NEUTRAL = protocol.NEUTRAL.keys() - {"output_format"}
@@ -95,40 +62,35 @@ def test_the_parts_of_a_body_have_the_clients_fields(model: type[KnownFields]) -
     assert names(MADE_OF[model]) == known(model) | model.neutral.keys()
 
 
-def refusal(fake: Served, body: dict[str, Any], path: str = PATH) -> str:
+def refusal(fake: Served, body: dict[str, Any]) -> str:
     """The message of a 400."""
-    answer = fake.http.post(path, json=BODY | body)
-    assert answer.status_code == 400, (body, answer.text)
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-    return answer.json()["error"]["message"]
+    error = fake.refusal(PATH, BODY | body)
+    assert error["type"] == "invalid_request_error"
+    return error["message"]
 
 
 def test_neutral_values_pass_and_others_are_refused_by_name(fake: Served) -> None:
     for name, values in protocol.NEUTRAL.items():
         assert refusal(fake, {name: "unheard of"}).startswith(f"{name} is not implemented")
         for value in values:
-            assert fake.http.post(PATH, json=BODY | {name: value}).status_code == 200, name
+            fake.ask(PATH, **BODY | {name: value})
     assert refusal(fake, {"nobody_knows": 1}).startswith("nobody_knows is not implemented")
 
 
-@pytest.mark.parametrize(
-    ("part", "values"), [(tools.CustomTool, "tool"), (blocks.TextBlock, "text")]
-)
-def test_fields_of_parts_are_refused_by_name(
-    fake: Served, part: type[KnownFields], values: str
-) -> None:
-    good = {"name": "f", "input_schema": {}} if values == "tool" else {"type": "text", "text": "a"}
-    for name in part.neutral:
-        given = [good | {name: "unheard of"}]
-        body = {"tools": given} if values == "tool" else {"system": given}
-        assert refusal(fake, body).startswith(f"{name} is not implemented")
+def test_fields_of_parts_are_refused_by_name(fake: Served) -> None:
+    for name in tools.CustomTool.neutral:
+        tool = {"name": "f", "input_schema": {}, name: "unheard of"}
+        assert refusal(fake, {"tools": [tool]}).startswith(f"{name} is not implemented")
+    for name in blocks.TextBlock.neutral:
+        text = {"type": "text", "text": "a", name: "unheard of"}
+        assert refusal(fake, {"system": [text]}).startswith(f"{name} is not implemented")
 
 
 def test_every_kind_of_content_is_read_or_refused_by_name(fake: Served) -> None:
-    kinds = {kind for typed in members(ContentBlockParam) for kind in literals(typed)}
+    known_kinds = kinds(types.ContentBlockParam)
     read = {"text", "image", "thinking", "tool_use", "tool_result"}
-    assert {"document", "redacted_thinking", "server_tool_use"} < kinds and read < kinds
-    for kind in kinds - read:
+    assert {"document", "redacted_thinking", "server_tool_use"} | read < known_kinds
+    for kind in known_kinds - read:
         for role in ("user", "assistant", "system"):
             turn = {"role": role, "content": [{"type": kind}]}
             assert repr(kind) in refusal(fake, {"messages": [turn]})
@@ -136,29 +98,27 @@ def test_every_kind_of_content_is_read_or_refused_by_name(fake: Served) -> None:
         turn = {"role": role, "content": [{"type": "image"}]}
         assert "'image'" in refusal(fake, {"messages": [turn]})
     result = {"type": "tool_result", "tool_use_id": "a"}
-    kinds = {kind for typed in members(tool_result_block_param.Content) for kind in literals(typed)}
-    assert {"text", "image", "document"} < kinds
-    for kind in kinds - {"text", "image"}:
+    known_kinds = kinds(tool_result_block_param.Content)
+    assert {"text", "image", "document"} < known_kinds
+    for kind in known_kinds - {"text", "image"}:
         turn = {"role": "user", "content": [result | {"content": [{"type": kind}]}]}
         assert repr(kind) in refusal(fake, {"messages": [turn]})
 
 
 def test_every_tool_but_the_clients_own_is_refused_by_name(fake: Served) -> None:
-    kinds = {kind for typed in members(ToolUnionParam) for kind in literals(typed)}
-    assert {"bash_20250124", "web_search_20250305"} < kinds
-    for kind in kinds - {"custom"}:
+    known_kinds = kinds(types.ToolUnionParam)
+    assert {"bash_20250124", "web_search_20250305"} < known_kinds
+    for kind in known_kinds - {"custom"}:
         assert repr(kind) in refusal(fake, {"tools": [{"type": kind, "name": "a"}]})
 
 
 def test_every_kind_of_thinking_and_of_choice_is_known(fake: Served) -> None:
-    kinds = {kind for typed in members(ThinkingConfigParam) for kind in literals(typed)}
-    assert kinds == literals(thinking.ThinkingConfig)
+    assert kinds(types.ThinkingConfigParam) == kinds(thinking.ThinkingConfig)
     kimis_own = {"keep"}
-    assert names(*members(ThinkingConfigParam)) | kimis_own == known(thinking.ThinkingConfig)
+    assert names(types.ThinkingConfigParam) | kimis_own == known(thinking.ThinkingConfig)
     assert "between_tools" in refusal(fake, {"thinking": {"type": "between_tools"}})
-    kinds = {kind for typed in members(ToolChoiceParam) for kind in literals(typed)}
-    assert kinds == literals(tools.ToolChoice)
-    assert names(*members(ToolChoiceParam)) == known(tools.ToolChoice)
+    assert kinds(types.ToolChoiceParam) == kinds(tools.ToolChoice)
+    assert names(types.ToolChoiceParam) == known(tools.ToolChoice)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,32 @@
-"""POST /v1/messages and its counting of tokens, with Anthropic's own client as the judge."""
+"""POST /v1/messages with Anthropic's client as the judge: answers, blocks, events and errors."""
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from itertools import groupby
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
-from anthropic.types import Message
+from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.shared import ErrorResponse
+from called_tools import ANSWERS, KIMI_CALLS, PARAMETERS, prompt_of
+from chat_tokenizers import kimi, reading_of
 from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
-from fake_server import Served, wait_for
+from fake_server import Serve, Served
+from pydantic import TypeAdapter
+
+from eagle3_jax.engine import Request, RequestOutput
+from eagle3_jax.sampling.params import SamplingParams
+from serve.anthropic.answer import PING, MessageAnswer, with_pings
+from serve.anthropic.choices import ReadChoices
+from serve.anthropic.content import Content, read_input
+from serve.asgi.error_forms import ANTHROPIC_PATH
+from serve.chat_format.parser import AnswerParser
+from serve.engine.errors import ShuttingDown
+from serve.engine.stream import OutputStream
+from serve.options.operations import Operations
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, Any] = {"model": "fake", "messages": HELLO, "max_tokens": 7}
@@ -29,22 +48,13 @@ def test_the_answer_is_the_engines(client: anthropic.Anthropic) -> None:
     assert (message.usage.input_tokens, message.usage.output_tokens) == (5, 7)
 
 
-def test_a_stream_says_what_the_whole_answer_says(client: anthropic.Anthropic) -> None:
-    whole = client.messages.create(**ASKED, extra_body=SEED)
-    with client.messages.stream(**ASKED, extra_body=SEED) as stream:
-        assert "".join(stream.text_stream) == expected_answer("hello", 3, 7)
-        streamed = stream.get_final_message()
-    same = {"content", "stop_reason", "stop_sequence", "usage", "role", "model"}
-    assert streamed.model_dump(include=same) == whole.model_dump(include=same)
-
-
-@pytest.mark.parametrize("content", ["hello", [{"type": "text", "text": p} for p in ("hel", "lo")]])
 def test_content_and_system_are_strings_or_blocks_joined_as_they_are(
-    client: anthropic.Anthropic, content: Any
+    client: anthropic.Anthropic,
 ) -> None:
     cached = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    given: Any = (content, [cached])
-    for system in given:
+    parts = [{"type": "text", "text": part} for part in ("hel", "lo")]
+    given: Any = (("hello", parts), (parts, [cached]), ("hello", "hello"))
+    for system, content in given:
         message = client.messages.create(
             model="fake",
             system=system,
@@ -53,17 +63,6 @@ def test_content_and_system_are_strings_or_blocks_joined_as_they_are(
             extra_body=SEED,
         )
         assert text_of(message) == expected_answer("hello\nhello", 3, 4)
-
-
-def test_turns_of_all_three_roles_are_turns_of_the_chat(client: anthropic.Anthropic) -> None:
-    turns: Any = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": [{"type": "text", "text": "b", "citations": None}]},
-        {"role": "system", "content": "c"},
-        {"role": "user", "content": "d"},
-    ]
-    message = client.messages.create(model="fake", messages=turns, max_tokens=4, extra_body=SEED)
-    assert text_of(message) == expected_answer("a\nb\nc\nd", 3, 4)
 
 
 def test_claude_codes_billing_is_not_told_to_the_model(client: anthropic.Anthropic) -> None:
@@ -90,9 +89,7 @@ def test_a_stop_sequence_is_told_and_left_out(client: anthropic.Anthropic) -> No
     assert text_of(message) == whole[:3]
 
 
-def test_an_answer_ends_at_its_limit_or_where_the_context_does(
-    client: anthropic.Anthropic,
-) -> None:
+def test_an_answer_ends_at_its_limit_or_where_the_context_does(client: anthropic.Anthropic) -> None:
     cut = client.messages.create(**ASKED)
     assert (cut.stop_reason, cut.stop_sequence, cut.usage.output_tokens) == ("max_tokens", None, 7)
     full = client.messages.create(**{**ASKED, "max_tokens": 1000})
@@ -107,7 +104,7 @@ def test_no_tokens_are_a_prompt_for_the_cache(client: anthropic.Anthropic) -> No
 
 
 def test_cached_tokens_are_told_apart(
-    serve: Callable[..., Served], connect: Callable[..., anthropic.Anthropic]
+    serve: Serve, connect: Callable[..., anthropic.Anthropic]
 ) -> None:
     client = connect(serve(FakeEngine(cached_tokens=4)))
     with client.messages.stream(**ASKED) as stream:
@@ -119,25 +116,295 @@ def test_cached_tokens_are_told_apart(
         assert usage.cache_creation_input_tokens == 0
 
 
-def test_sampling_options_reach_the_engine(
-    say: Callable[..., Served], connect: Callable[..., anthropic.Anthropic]
-) -> None:
-    server = say("Hm.")
-    options = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "seed": 4}
-    options |= {"speculative": {"num_tokens": 2}}
-    connect(server).messages.create(**ASKED, stop_sequences=["x", "y"], extra_body=options)
-    sampling = server.engine.requests[0].sampling  # type: ignore[attr-defined]
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
-    assert (sampling.seed, sampling.num_speculative_tokens) == (4, 2)
-    assert (sampling.stop, sampling.max_tokens) == (("x", "y"), 7)
+Connect = Callable[..., anthropic.Anthropic]
+TOOLS: Any = [
+    {"name": "weather", "description": "Weather in a city", "input_schema": PARAMETERS},
+    {"name": "time", "input_schema": {"type": "object"}},
+]
+USER: Any = {"role": "user", "content": "How is Oslo?"}
+OSLO: dict[str, Any] = {"model": "fake", "messages": [USER], "max_tokens": 200}
+ON: Any = {"type": "adaptive"}
 
 
-def test_a_client_that_hangs_up_gives_its_answer_up(
-    serve: Callable[..., Served], connect: Callable[..., anthropic.Anthropic]
+@pytest.mark.parametrize("chat_format", ANSWERS)
+def test_whole_and_streamed_answers_have_the_same_blocks(
+    say: Serve, connect: Connect, chat_format: str
 ) -> None:
-    server = serve(FakeEngine(step_s=0.02))
-    with connect(server).messages.stream(**{**ASKED, "max_tokens": 200}) as stream:
+    client = connect(say(ANSWERS[chat_format], chat_format=chat_format))
+    asked = {**OSLO, "tools": TOOLS, "thinking": ON}
+    whole = client.messages.create(**asked)
+    assert whole.stop_reason == "tool_use"
+    thinking, text, *calls = whole.content
+    assert thinking.type == "thinking" and thinking.thinking == "I look it up."
+    assert thinking.signature
+    assert text.type == "text" and text.text == "One moment."
+    assert [(call.name, call.input) for call in calls if call.type == "tool_use"] == [
+        ("weather", {"city": "Oslo", "days": 2}),
+        ("time", {}),
+    ]
+    with client.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    assert streamed.stop_reason == "tool_use" and streamed.usage == whole.usage
+    drawn = {"id"} if chat_format == "minimax_m2" else set()  # Its calls have no names.
+    for one, other in zip(streamed.content, whole.content, strict=True):
+        assert one.to_dict().keys() == other.to_dict().keys()
+        assert one.model_dump(exclude={*drawn, "parsed_output"}) == other.model_dump(exclude=drawn)
+
+
+def test_thinking_that_is_not_shown_comes_back_in_its_signature(
+    say: Serve, connect: Connect
+) -> None:
+    server = say("Let me see: \u00fc.</think>Fine.")
+    client = connect(server)
+    asked: dict[str, Any] = {**OSLO, "tools": TOOLS, "thinking": {**ON, "display": "omitted"}}
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        kinds = [e.delta.type for e in stream if e.type == "content_block_delta"]
+        assert "thinking_delta" not in kinds and kinds.count("signature_delta") == 1
+        streamed = stream.get_final_message()
+    for message in (whole, streamed):
+        block = message.content[0]
+        assert block.type == "thinking" and not block.thinking
+        turns = [USER, {"role": "assistant", "content": message.content}, USER]
+        call = {"type": "tool_use", "id": "functions.time:0", "name": "time", "input": {}}
+        turns[1]["content"] = [block, call]
+        client.messages.create(**{**asked, "messages": turns})
+        assert "<think>Let me see: \u00fc.</think><|tool_calls_section_begin|>" in prompt_of(server)
+
+
+def test_an_answer_that_is_cut_keeps_what_there_is(say: Serve, connect: Connect) -> None:
+    client = connect(say(f"</think>{KIMI_CALLS}"))
+    lengths: set[int] = set()
+    for size in range(8, 30):
+        asked = {**OSLO, "max_tokens": size, "tools": TOOLS, "thinking": ON}
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+        assert whole.stop_reason == streamed.stop_reason
+        calls = [block.model_dump() for block in whole.content]
+        assert [b.model_dump(exclude={"parsed_output"}) for b in streamed.content] == calls
+        lengths.add(len(calls[0].get("input", ())))
+    assert lengths >= {0, 1, 2}
+
+
+def test_arguments_that_are_no_object_are_kept_as_text() -> None:
+    bad = ['{" "Oslo"}', "[1]", '{"a": 1} x', '{"a": NaN}', '{"a": 1', "[" * 10_000, "no"]
+    for arguments in bad:
+        assert read_input(arguments, cut=False) == {"INVALID_JSON": arguments}
+
+
+def test_one_call_at_a_time_or_none_if_the_client_says_so(say: Serve, connect: Connect) -> None:
+    client = connect(say(f"Hm.</think>{KIMI_CALLS}"))
+    choices: list[tuple[Any, str, list[str]]] = [
+        ({"type": "auto", "disable_parallel_tool_use": True}, "tool_use", ["thinking", "tool_use"]),
+        ({"type": "none"}, "end_turn", ["thinking", "text"]),
+    ]
+    for choice, reason, kinds in choices:
+        message = client.messages.create(**OSLO, tools=TOOLS, thinking=ON, tool_choice=choice)
+        assert message.stop_reason == reason
+        assert [block.type for block in message.content] == kinds
+
+
+def test_thinking_that_a_checkpoint_has_not_is_refused(client: anthropic.Anthropic) -> None:
+    given: Any = ({"thinking": ON}, {"output_config": {"effort": "low"}})
+    for asked in given:
+        with pytest.raises(anthropic.BadRequestError, match="no way to think"):
+            client.messages.create(**OSLO, **asked)
+
+
+EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.time:0"
+    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+)
+BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99, "stream": True}
+BODY |= {"thinking": {"type": "adaptive"}, "tools": [{"name": "time", "input_schema": {}}]}
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events on the wire, each named as it says itself; pings are in no type of the SDK."""
+    found = []
+    for block in text.rstrip("\n").split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+        if event["type"] not in ("ping", "error"):
+            assert EVENTS.validate_python(event).type == event["type"]
+    return found
+
+
+def test_events_come_in_the_protocols_order(say: Serve) -> None:
+    said = f"Hm.</think>Well.{CALL}"
+    server = say(said)
+    events = events_of(server.http.post("/v1/messages", json=BODY).text)
+    kinds = [
+        event.get("content_block", event.get("delta", event))["type"]
+        if event["type"] in ("content_block_start", "content_block_delta")
+        else event["type"]
+        for event in events
+    ]
+    block = "content_block_stop"
+    assert [kind for kind, _ in groupby(kinds)] == [
+        *("message_start", "ping"),
+        *("thinking", "thinking_delta", "signature_delta", block),
+        *("text", "text_delta", block),
+        *("tool_use", "input_json_delta", block),
+        *("message_delta", "message_stop"),
+    ]
+    assert [event["index"] for event in events if event["type"] == block] == [0, 1, 2]
+    assert events[0]["message"]["content"] == [] and not events[0]["message"]["stop_reason"]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    # It begins with the first output, which has every token where steps outran their reader.
+    begun, whole = events[0]["message"]["usage"], events[-2]["usage"]
+    tokens = len(kimi().encode(said, add_special=True)) + 1  # and the one that ends them
+    assert 0 < begun["output_tokens"] <= whole["output_tokens"] == tokens
+
+
+async def slow_events() -> AsyncIterator[list[dict[str, Any]]]:
+    yield [{"type": "a"}]
+    await asyncio.sleep(0.25)
+    yield [{"type": "b"}, {"type": "c"}]
+
+
+def test_pings_come_while_nothing_else_does() -> None:
+    async def read(every_s: float) -> list[str]:
+        return [e["type"] async for es in with_pings(slow_events(), every_s) for e in es]
+
+    assert asyncio.run(read(10)) == ["a", "b", "c"]
+    first, *pings, second, third = asyncio.run(read(0.1))
+    assert (first, second, third) == ("a", "b", "c")
+    assert pings and set(pings) == {PING["type"]}
+
+
+def test_who_stops_reading_pings_stops_what_they_wait_for() -> None:
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[list[dict[str, Any]]]:
+        try:
+            await asyncio.sleep(60)
+            yield []
+        finally:
+            ended.set()
+
+    async def read_one() -> None:
+        reader = with_pings(endless(), 0.01)
+        assert await anext(reader) == [PING]
+        await reader.aclose()  # type: ignore[attr-defined]
+        await asyncio.wait_for(ended.wait(), 5)
+
+    asyncio.run(read_one())
+
+
+def given_up() -> tuple[MessageAnswer, OutputStream]:
+    """An answer of one word, which a server that ends gave up."""
+    tokens = tuple(kimi().encode("Well"))
+    request = Request("run-0", [1, 2], SamplingParams(max_tokens=9))
+    parser = AnswerParser(kimi(), reading_of(kimi()), inside_reasoning=False, schemas=None)
+    choices = ReadChoices(request, parser, Content(shows_thinking=True), prompt_only=False)
+    stream = OutputStream(["run-0"])
+    stream.push(RequestOutput("run-0", tokens, "Well", "abort", None, (), 2, 0))
+    return MessageAnswer(choices, limit=9, model="m", request_id="r", synthetic={}), stream
+
+
+def test_an_answer_that_is_given_up_is_an_error() -> None:
+    async def whole() -> str:
+        answer, stream = given_up()
+        await answer.choices.collect(stream)
+        return "".join(await answer.whole())
+
+    async def streamed() -> str:
+        answer, stream = given_up()
+        return "".join(["".join(texts) async for texts in answer.events(stream)])
+
+    with pytest.raises(ShuttingDown):
+        asyncio.run(whole())
+    (*_, last) = events_of(asyncio.run(streamed()))
+    assert last["type"] == "error" and last["error"]["type"] == "api_error"
+    assert last["request_id"] == "r"
+
+
+KEYS = ("first-key", "second-key")
+
+
+def check_form(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    """The body of an error, whose form is checked."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    told = ErrorResponse.model_validate(body)
+    assert set(body) == {"type", "error", "request_id"} and told.type == "error"
+    assert set(body["error"]) == {"type", "message"} and body["error"]["type"] == kind
+    assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+    return body
+
+
+@pytest.fixture
+def small(serve: Serve) -> Served:
+    """With keys, and little room."""
+    limits = Operations(api_keys=KEYS, max_body_bytes=1000, max_queued=1)
+    return serve(FakeEngine(step_s=0.01), operations=limits)
+
+
+def test_a_key_comes_in_either_header(small: Served, connect: Connect) -> None:
+    for key in KEYS:
+        assert connect(small, api_key=key).messages.create(**ASKED).content
+        bearer = connect(small, api_key=None, auth_token=key)
+        assert bearer.messages.create(**ASKED).content
+    both = {"Authorization": "Bearer wrong", "x-api-key": KEYS[0]}
+    assert small.http.post(ANTHROPIC_PATH, json=ASKED, headers=both).status_code == 200
+    for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": ""}, {"x-api-key": f"a {KEYS[0]}"}):
+        answer = small.http.post(ANTHROPIC_PATH, json=ASKED, headers=headers)
+        check_form(answer, 401, "authentication_error")
+    with pytest.raises(anthropic.AuthenticationError, match="x-api-key: KEY"):
+        connect(small, api_key="wrong").messages.create(**ASKED)
+
+
+def test_what_is_not_there_is_404_or_405(fake: Served, client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="gpt-9") as caught:
+        client.messages.create(**{**ASKED, "model": "gpt-9"})
+    assert caught.value.type == "not_found_error"
+    assert caught.value.request_id == caught.value.body["request_id"]  # type: ignore[index]
+    check_form(fake.http.get(f"{ANTHROPIC_PATH}/batches"), 404, "not_found_error")
+    check_form(fake.http.get(ANTHROPIC_PATH), 405, "invalid_request_error")
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b"[" * 100_000, b'{"max_tokens": NaN}'])
+def test_a_body_that_is_none_is_400(fake: Served, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    for path in (ANTHROPIC_PATH, f"{ANTHROPIC_PATH}/count_tokens"):
+        answer = fake.http.post(path, content=body, headers=headers)
+        check_form(answer, 400, "invalid_request_error")
+
+
+def test_a_prompt_that_is_too_long_is_400(client: anthropic.Anthropic) -> None:
+    long = {**ASKED, "messages": [{"role": "user", "content": "a" * 300}]}
+    with pytest.raises(anthropic.BadRequestError, match="context length is 256"):
+        client.messages.create(**long)
+
+
+def test_a_body_that_is_too_large_is_413(small: Served, connect: Connect) -> None:
+    long = {**ASKED, "messages": [{"role": "user", "content": "a" * 1000}]}
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        connect(small, api_key=KEYS[0]).messages.create(**long)
+    assert (caught.value.status_code, caught.value.type) == (413, "request_too_large")
+
+
+def test_a_full_queue_is_overloaded(small: Served, connect: Connect) -> None:
+    client = connect(small, api_key=KEYS[0])
+    with client.messages.stream(**{**ASKED, "max_tokens": 200}) as stream:
         next(iter(stream))
-        assert len(server.engine.running) == 1
-    wait_for(lambda: len(server.engine.cancelled) == 1)
-    assert not server.engine.running
+        with pytest.raises(anthropic.InternalServerError) as caught:
+            client.messages.create(**ASKED)
+    assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
+    assert "Retry-After" in caught.value.response.headers
+
+
+def test_a_dead_engine_is_an_error_of_the_api(serve: Serve) -> None:
+    server = serve(FakeEngine(fail_at_step=3))
+    long = {**ASKED, "max_tokens": 200}
+    text = server.http.post(ANTHROPIC_PATH, json=long | {"stream": True}).text
+    name, data = text.rstrip().split("\n\n")[-1].split("\n")
+    body = json.loads(data.removeprefix("data: "))
+    assert name == "event: error" and ErrorResponse.model_validate(body)
+    assert body["error"]["type"] == "api_error" and "device is gone" in body["error"]["message"]
+    check_form(server.http.post(ANTHROPIC_PATH, json=long), 503, "api_error")

@@ -1,13 +1,14 @@
 """Every error is one OpenAI error body that says what is wrong; the server goes on."""
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served, build_service
+from fake_server import Served, build_service, wait_for
 
 from serve.app import create_app
 
@@ -61,39 +62,34 @@ BAD_CHATS = {
 }
 
 
-def check_error(answer, status: int) -> dict:
-    """The error of an answer, whose form is checked."""
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+def check_form(error: dict[str, Any], kind: str = "invalid_request_error") -> dict[str, Any]:
+    assert set(error) == {"message", "type", "param", "code"} and error["type"] == kind
     return error
 
 
 @pytest.mark.parametrize("naming", BAD_COMPLETIONS)
 def test_bad_completion_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
     body = {"prompt": "abc", **BAD_COMPLETIONS[naming]}
-    error = check_error(fake.http.post(COMPLETIONS, json=body), 400)
-    assert naming in error["message"]
+    assert naming in check_form(fake.refusal(COMPLETIONS, body))["message"]
     assert not fake.engine.running
-    assert fake.http.post(COMPLETIONS, json={"prompt": "abc"}).status_code == 200
+    fake.ask(COMPLETIONS, prompt="abc")
 
 
 @pytest.mark.parametrize("naming", BAD_CHATS)
 def test_bad_chat_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
-    error = check_error(fake.http.post(CHAT, json={"messages": HELLO, **BAD_CHATS[naming]}), 400)
+    error = check_form(fake.refusal(CHAT, {"messages": HELLO, **BAD_CHATS[naming]}))
     assert naming in error["message"]
 
 
-def test_unsupported_option_is_the_errors_param(fake: Served) -> None:
-    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": "a", "suffix": "x"}), 400)
-    assert (error["param"], error["code"]) == ("suffix", "unsupported_option")
-
-
-@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'{"prompt": "a", "temperature": NaN}'])
-def test_body_that_is_no_json_object_is_400(fake: Served, body: bytes) -> None:
-    headers = {"Content-Type": "application/json"}
-    check_error(fake.http.post(COMPLETIONS, content=body, headers=headers), 400)
+def test_body_that_is_no_json_object_is_400(fake: Served) -> None:
+    paths = (COMPLETIONS, CHAT, "/tokenize", "/generate", "/start_profile")
+    bad = (b"{", b"", b"[]", b'{"prompt": "a", "temperature": NaN}')
+    deep = [(path, b"[" * 100_000) for path in paths]
+    for path, content in (*((COMPLETIONS, content) for content in bad), *deep):
+        headers = {"Content-Type": "application/json"}
+        answer = fake.http.post(path, content=content, headers=headers)
+        assert answer.status_code == 400, content[:50]
+        check_form(answer.json()["error"])
 
 
 def test_every_endpoint_has_a_name_of_its_own_in_the_description(fake: Served) -> None:
@@ -102,64 +98,53 @@ def test_every_endpoint_has_a_name_of_its_own_in_the_description(fake: Served) -
     assert len(set(ids)) == len(ids) > 10
 
 
-def test_deep_json_is_400_everywhere(fake: Served) -> None:
-    for path in (COMPLETIONS, CHAT, "/tokenize", "/generate", "/start_profile"):
-        headers = {"Content-Type": "application/json"}
-        check_error(fake.http.post(path, content=b"[" * 100_000, headers=headers), 400)
-
-
-def test_unknown_model_is_404_and_openais_not_found(fake: Served) -> None:
+def test_openais_client_knows_unknown_models_and_context_overflow(fake: Served) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         fake.openai.completions.create(model="gpt-9", prompt="a")
-
-
-def test_unknown_path_and_method_have_error_bodies(fake: Served) -> None:
-    check_error(fake.http.get("/v1/nothing"), 404)
-    check_error(fake.http.get(COMPLETIONS), 405)
-
-
-def test_context_overflow_has_openais_code(fake: Served) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         fake.openai.completions.create(model="fake", prompt="a" * 300)
     assert caught.value.code == "context_length_exceeded"
 
 
+def test_unknown_path_and_method_have_error_bodies(fake: Served) -> None:
+    for path, status in (("/v1/nothing", 404), (COMPLETIONS, 405)):
+        answer = fake.http.get(path)
+        assert answer.status_code == status
+        check_form(answer.json()["error"])
+
+
 def test_one_refused_sibling_refuses_the_request_and_frees_the_others(fake: Served) -> None:
     before = len(fake.engine.cancelled)
-    error = check_error(fake.http.post(COMPLETIONS, json={"prompt": ["ab", "c!"]}), 400)
-    assert "exclamation" in error["message"]
+    assert "exclamation" in fake.refusal(COMPLETIONS, {"prompt": ["ab", "c!"]})["message"]
     assert fake.engine.running == {} and len(fake.engine.cancelled) == before + 1
+
+
+def unavailable(answer: httpx.Response) -> str:
+    """The message of a 503."""
+    assert answer.status_code == 503, answer.text
+    return check_form(answer.json()["error"], "server_error")["message"]
 
 
 def test_nothing_is_served_before_warm_up(serve) -> None:
     engine = FakeEngine()
     engine.warm.clear()
-    server = serve(engine, wait_until_ready=False)
-    assert check_error(server.http.get("/health"), 503)
+    server: Served = serve(engine, wait_until_ready=False)
+    assert unavailable(server.http.get("/health"))
     answer = server.http.post(COMPLETIONS, json={"prompt": "a"})
-    assert "starting" in check_error(answer, 503)["message"]
-    assert int(answer.headers["Retry-After"]) > 0
+    assert "starting" in unavailable(answer) and int(answer.headers["Retry-After"]) > 0
     engine.warm.set()
-    while server.http.get("/health").status_code != 200:
-        pass
-    assert server.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
+    wait_for(lambda: server.http.get("/health").status_code == 200)
+    server.ask(COMPLETIONS, prompt="a")
 
 
 def test_dead_engine_fails_who_waits_and_health(serve) -> None:
-    server = serve(FakeEngine(fail_at_step=3))
-    answers: list = []
-
-    def ask() -> None:
-        answers.append(server.http.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 100}))
-
-    askers = [threading.Thread(target=ask) for _ in range(3)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
-    assert all("engine" in check_error(answer, 503)["message"] for answer in answers)
-    check_error(server.http.get("/health"), 503)
-    check_error(server.http.post(COMPLETIONS, json={"prompt": "a"}), 503)
+    server: Served = serve(FakeEngine(fail_at_step=3))
+    body = {"prompt": "a", "max_tokens": 100}
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(server.http.post, COMPLETIONS, json=body) for _ in range(3)]
+        assert all("engine" in unavailable(answer.result()) for answer in asked)
+    unavailable(server.http.get("/health"))
+    unavailable(server.http.post(COMPLETIONS, json={"prompt": "a"}))
 
 
 def test_request_that_comes_while_the_engine_dies_is_refused() -> None:
@@ -183,7 +168,7 @@ def test_request_that_comes_while_the_engine_dies_is_refused() -> None:
             return list(await asyncio.wait_for(asyncio.gather(first, second), 5))
 
     for answer in asyncio.run(ask()):
-        assert "engine failed" in check_error(answer, 503)["message"]
+        assert "engine failed" in unavailable(answer)
 
 
 def test_engine_death_within_a_stream_is_an_error_event(serve) -> None:

@@ -32,16 +32,14 @@ def test_every_key_opens_and_openais_client_sends_it(guarded: Served) -> None:
     assert caught.value.code == "invalid_api_key"
 
 
-WRONG = ["", "Bearer", "Bearer None", "Bearer first-ke", "Bearer first-keys", "Bearer FIRST-KEY"]
-WRONG += ["first-key", "Basic first-key", "Bearer first-key second-key", "Bearer ä"]
-
-
-@pytest.mark.parametrize("header", WRONG)
-def test_anything_else_is_401_in_openais_form(guarded: Served, header: str) -> None:
-    headers = {b"Authorization": header.encode("latin-1")}
-    answer = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
-    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+def test_anything_else_is_401_in_openais_form(guarded: Served) -> None:
+    wrong = ["", "Bearer", "Bearer None", "Bearer first-ke", "Bearer first-keys"]
+    wrong += ["Bearer FIRST-KEY", "first-key", "Basic first-key", "Bearer first-key second-key"]
+    for header in (*wrong, "Bearer ä"):
+        headers = {b"Authorization": header.encode("latin-1")}
+        answer = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+        assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert not guarded.engine.prompt_tokens
 
 
@@ -49,14 +47,8 @@ def test_probes_and_metrics_are_open_and_everything_else_is_not(guarded: Served)
     for path in ("/health", "/ping", "/metrics", "/version", "/", "/page/page.js"):
         assert guarded.http.get(path).status_code == 200
     doubled = f"{guarded.http.base_url}//health"
-    for path in (
-        "/v1/models",
-        "/server_info",
-        "/nothing",
-        "/health/../v1/models",
-        "/page",
-        doubled,
-    ):
+    closed = ("/v1/models", "/server_info", "/nothing", "/health/../v1/models", "/page", doubled)
+    for path in closed:
         assert guarded.http.get(path).status_code == 401
     assert guarded.http.get("/page/%2e%2e/v1/models").status_code == 404
     for path in ("/v1/chat/completions", "/tokenize", "/generate", "/flush_cache"):
@@ -143,26 +135,7 @@ def test_keys_come_from_the_flag_or_the_environment(monkeypatch: pytest.MonkeyPa
     assert keys("--api-key", "a", "b") == ("a", "b")
 
 
-def test_a_key_that_no_header_can_carry_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for key in ("", " a", "ä", "a\n"):
-        with pytest.raises(SystemExit, match="2"):
-            parse_serve_flags(["--demo", "--api-key", key])
-        assert "--api-key" in capsys.readouterr().err
-        with pytest.raises(SystemExit, match="2"):
-            parse_serve_flags(["--demo", "--admin-api-key", key])
-        assert "--admin-api-key" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        parse_serve_flags(["--demo", "--api-key", "a", "b", "--admin-api-key", "b"])
-    assert "--admin-api-key must differ" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("host", "keys", "warns"),
-    [("127.0.0.1", (), False), ("0.0.0.0", KEYS, False), ("0.0.0.0", (), True)],
-)
-def test_a_server_that_others_reach_without_a_key_says_so(
-    host: str, keys: tuple[str, ...], warns: bool
-) -> None:
-    with bind(host, 0) as address:
-        warning = exposure(address, keys)
-    assert ("--api-key" in (warning or "")) is warns
+def test_a_server_that_others_reach_without_a_key_says_so() -> None:
+    with bind("127.0.0.1", 0) as local, bind("0.0.0.0", 0) as public:
+        assert "--api-key" in (exposure(public, ()) or "")
+        assert not exposure(public, KEYS) and not exposure(local, ())

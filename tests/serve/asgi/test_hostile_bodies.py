@@ -9,25 +9,21 @@ from typing import Any
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
 from fake_server import Served
-from hostile_answers import ANSWERS
-from hostile_bodies import (
-    CHAT,
-    COMPLETIONS,
-    HEALTH_S,
-    MESSAGES,
-    RESPONSES,
-    TOKEN_S,
-    Others,
-    post,
-)
+from hostile_bodies import HEALTH_S, TOKEN_S, Others, post
+from long_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 from serve.asgi import json_body
 from serve.asgi.json_body import MAX_PARTS, MAX_VALUES
 from serve.openai import expansion
 
+pytestmark = pytest.mark.xdist_group("served pair")
+
 SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewer", "bad_words")
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 SHORT += ("messages: blocks, fewer",)
+LARGE = ("a chat's log-probabilities", "prompts' log-probabilities", "a stream that repeats tools")
+LARGE += ("a stream of native log-probabilities",)
+"""One of each form; `make prove-server` posts the others."""
 BESIDE = 6
 TURN = {"role": "user", "content": "a"}
 RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}] * (2**14 + 1)}
@@ -49,14 +45,14 @@ def test_nobody_waits_for_a_hostile_body(server: Served, others: Others, name: s
     assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
 
 
-@pytest.mark.parametrize("name", [f"answers: {name}" for name in ANSWERS])
+@pytest.mark.parametrize("name", LARGE)
 def test_nobody_waits_for_the_large_answers_of_several_clients(serve, name: str) -> None:
     """The engine has every answer at once, so that writing them is all there is to do. Clients are
     threads of the server's process here, so there are fewer of them than `make prove-server` has.
     """
     server = serve(FakeEngine(width=64))
     with Others(server.http.base_url).running() as others:
-        statuses, _ = post(server.http.base_url, name, others, 4)
+        statuses, _ = post(server.http.base_url, f"answers: {name}", others, 4)
     assert statuses == {200}
     assert others.seen.health < BESIDE * HEALTH_S and others.seen.token < BESIDE * TOKEN_S
 
@@ -71,16 +67,14 @@ def test_nobody_waits_for_the_large_answers_of_several_clients(serve, name: str)
 def test_what_an_answer_may_tell_is_counted_for_all_choices_together(
     fake: Served, body: dict, param: str
 ) -> None:
-    answer = fake.http.post(COMPLETIONS, json={"n": 128, **body})
-    assert answer.status_code == 400, answer.text[:500]
-    assert answer.json()["error"]["param"] == param
-    assert "log-probabilities" in answer.json()["error"]["message"]
+    error = fake.refusal(COMPLETIONS, {"n": 128, **body})
+    assert error["param"] == param and "log-probabilities" in error["message"]
 
 
 def test_an_answer_without_a_limit_is_as_long_as_may_be_told(fake: Served, monkeypatch) -> None:
     monkeypatch.setattr(expansion, "MAX_TOLD", 8 * 21 * 5)
     body = {"messages": [TURN], "n": 8, "logprobs": True, "top_logprobs": 20}
-    choices = fake.http.post(CHAT, json=body).json()["choices"]
+    choices = fake.ask(CHAT, **body)["choices"]
     assert {len(choice["logprobs"]["content"]) for choice in choices} == {5}
 
 

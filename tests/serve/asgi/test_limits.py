@@ -1,22 +1,27 @@
-"""What one client may ask of the server: size, number and time are bounded."""
+"""Bounds on what one client may ask, and what becomes of connections that are many or no HTTP."""
 
 import json
+import logging
+import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 import pytest
-from fake_engine import CharTokenizer, FakeEngine
+from fake_engine import CharTokenizer, FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from pydantic import ValidationError
 
+from serve.asgi.listening.accepting import raise_limit, room_for_connections
 from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
 from serve.options.operations import Operations
+from serve.telemetry.logs import JsonFormatter, OncePerSecond, log_requests
 
 COMPLETIONS = "/v1/completions"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: fake\r\nContent-Type: application/json\r\n"
@@ -44,8 +49,8 @@ def small(serve) -> Served:
 
 
 def test_a_body_above_the_limit_is_413_whether_its_length_is_told_or_not(small: Served) -> None:
-    headers = {"Content-Type": "application/json"}
-    fits = small.http.post(COMPLETIONS, content=b'{"prompt": "a"}'.ljust(1000), headers=headers)
+    headers, fitting = {"Content-Type": "application/json"}, b'{"prompt": "a"}'.ljust(1000)
+    fits = small.http.post(COMPLETIONS, content=fitting, headers=headers)
     assert fits.status_code == 200
     declared = small.http.post(COMPLETIONS, content=b"x" * 1001)
     chunked = small.http.post(COMPLETIONS, content=iter([b"x" * 600, b"x" * 600]))
@@ -68,32 +73,19 @@ def test_a_client_that_sends_all_before_it_reads_gets_its_answer(small: Served) 
         assert read_to_end(bare).startswith(b"HTTP/1.1 413")
 
 
-def test_a_slow_body_is_408(small: Served) -> None:
+def test_slow_bodies_and_heads_are_hung_up_on(small: Served) -> None:
     with connection(small) as bare:
         bare.sendall(POST + b'Content-Length: 100\r\n\r\n{"prompt"')
         answer = read_to_end(bare)
     assert answer.startswith(b"HTTP/1.1 408") and b"body_too_slow" in answer
-
-
-def test_a_trickled_head_is_hung_up_on(small: Served) -> None:
     began = time.monotonic()
     with connection(small) as bare, pytest.raises(OSError):
         for byte in POST:
             bare.sendall(bytes([byte]))
             time.sleep(0.02)
     assert time.monotonic() - began < 1.0
-    with connection(small) as bare:
-        try:
-            silent = bare.recv(1)
-        except ConnectionResetError:
-            silent = b""
-        assert silent == b""
-
-
-def test_a_head_without_an_end_is_431(small: Served) -> None:
-    with connection(small) as bare:
-        bare.sendall(POST + b"X: " + b"x" * 100_000)
-        assert read_to_end(bare).startswith(b"HTTP/1.1 431")
+    with connection(small) as bare, suppress(ConnectionResetError):
+        assert bare.recv(1) == b"", "a client that says nothing"
 
 
 def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -> None:
@@ -102,30 +94,12 @@ def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -
         assert small.http.post(COMPLETIONS, json={"prompt": "a"}).status_code == 200
 
 
-def test_a_full_queue_is_429_and_open_again_when_it_empties(serve) -> None:
-    engine = FakeEngine()
-    engine.go.clear()
-    server = serve(engine, operations=Operations(max_queued=3))
-    with ThreadPoolExecutor() as pool:
-        body = {"prompt": "a", "n": 2, "max_tokens": 4}
-        first = pool.submit(server.http.post, COMPLETIONS, json=body)
-        while len(engine.running) < 2:
-            time.sleep(0.005)
-        full = server.http.post(COMPLETIONS, json=body)
-        assert full.status_code == 429 and int(full.headers["Retry-After"]) > 0
-        error = full.json()["error"]
-        assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
-        assert server.http.get("/health").status_code == 200
-        engine.go.set()
-        assert first.result().status_code == 200
-    assert server.http.post(COMPLETIONS, json=body).status_code == 200
-
-
 def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) -> None:
+    """As one request of three choices or as three; it is open again once it empties."""
     engine = FakeEngine()
-    server = serve(engine, operations=Operations(max_queued=3))
+    server: Served = serve(engine, operations=Operations(max_queued=3))
     one, three = ({"prompt": "a", "n": n, "max_tokens": 4} for n in (1, 3))
-    assert server.http.post(COMPLETIONS, json=three).status_code == 200
+    server.ask(COMPLETIONS, **three)
     engine.go.clear()
     with ThreadPoolExecutor() as pool:
         waiting = []
@@ -134,9 +108,14 @@ def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) ->
             while len(server.service.engine._streams) < count:
                 assert not waiting[-1].done(), waiting[-1].result().text
                 time.sleep(0.005)
-        assert server.http.post(COMPLETIONS, json=one).status_code == 429
+        full = server.http.post(COMPLETIONS, json=one)
+        assert full.status_code == 429 and int(full.headers["Retry-After"]) > 0
+        error = full.json()["error"]
+        assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+        assert server.http.get("/health").status_code == 200
         engine.go.set()
         assert [answer.result().status_code for answer in waiting] == [200] * 3
+    server.ask(COMPLETIONS, **three)
 
 
 def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
@@ -167,10 +146,8 @@ def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
 
 
 def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:
-    server = serve(FakeEngine(), operations=Operations(max_queued=100))
-    body = {"prompt": [[1]] * 50_000}
-    answer = server.http.post(COMPLETIONS, json=body)
-    assert answer.status_code == 400 and "50000 sequences" in answer.json()["error"]["message"]
+    server: Served = serve(FakeEngine(), operations=Operations(max_queued=100))
+    assert "50000 sequences" in server.refusal(COMPLETIONS, {"prompt": [[1]] * 50_000})["message"]
     assert not server.engine.prompt_tokens
 
 
@@ -187,32 +164,39 @@ def test_a_list_of_wrong_items_makes_one_error() -> None:
         assert caught.value.error_count() <= 4
 
 
+LONG = "a" * 30_000
+
+
+class SlowTokenizer(CharTokenizer):
+    """Waits for `go` before it is through with a long text."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        if len(text) >= len(LONG):
+            self.begun.set()
+            assert self.go.wait(10), "somebody waited"
+        return super().encode(text)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (COMPLETIONS, {"prompt": "a" * 30_000}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 30_000}]}),
-        ("/tokenize", {"prompt": "a" * 30_000}),
+        (COMPLETIONS, {"prompt": LONG}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/tokenize", {"prompt": LONG}),
     ],
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_nobody_waits_for_a_long_text_to_be_tokenised(serve, path: str, body: dict) -> None:
-    begun, others_served = threading.Event(), threading.Event()
-
-    class SlowTokenizer(CharTokenizer):
-        def encode(
-            self, text: str, add_special: bool = False, most: int | None = None
-        ) -> list[int]:
-            if len(text) >= 30_000:
-                begun.set()
-                assert others_served.wait(10), "somebody waited"
-            return super().encode(text)
-
-    server = serve(FakeEngine(), tokenizer=SlowTokenizer())
+    tokenizer = SlowTokenizer()
+    server: Served = serve(FakeEngine(), tokenizer=tokenizer)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.http.post, path, json=body)
-        assert begun.wait(10)
+        assert tokenizer.begun.wait(10)
         assert server.http.get("/health").status_code == 200
-        others_served.set()
+        tokenizer.go.set()
         assert answer.result().status_code in (200, 400)
 
 
@@ -251,3 +235,147 @@ def test_who_reads_nothing_is_hung_up_on(serve) -> None:
     with stalled(serve, timeout_s=0.5) as (_, bare):
         time.sleep(1.0)
         assert b"[DONE]" not in read_to_end(bare)
+
+
+SIX_TOKENS = {"prompt": "abc", "seed": 0, "max_tokens": 6}
+MALFORMED = {
+    b"NONSENSE\r\n\r\n": 400,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03": 400,
+    b"GET /health HTTP/1.1\r\n\r\n": 400,
+    b"GET /health HTTP/1.1\r\nHost: x\r\nBad Header: x\r\n\r\n": 400,
+    POST + b"Content-Length: -1\r\n\r\n": 400,
+    POST + b"Transfer-Encoding: gzip\r\n\r\n": 400,
+    POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP": 400,
+    POST + b"transfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n2\r\n{}\r\n0\r\n\r\n": 400,
+    POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n": 400,
+    POST + b"X: " + b"x" * 1_000_000: 431,
+}
+
+
+def request(body: dict[str, Any], version: bytes = b"1.1") -> bytes:
+    content = json.dumps(body).encode()
+    head = POST.replace(b"HTTP/1.1", b"HTTP/" + version)
+    return head + b"Content-Length: %d\r\n\r\n" % len(content) + content
+
+
+def refusal(answer: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and error of the one response there is."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in head.lower() and b"application/json" in head
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error
+
+
+@pytest.mark.parametrize("sent", MALFORMED, ids=lambda sent: repr(sent[-20:]))
+def test_what_is_no_http_gets_an_error_in_openais_form_and_is_hung_up_on(
+    fake: Served, sent: bytes
+) -> None:
+    with connection(fake) as bare:
+        bare.sendall(sent)
+        status, error = refusal(read_to_end(bare))
+    assert (status, error["code"]) == (MALFORMED[sent], "invalid_http")
+
+
+def test_a_request_that_is_cut_short_is_400(fake: Served) -> None:
+    for sent in (b"POST /v1/comp", POST, POST + b"Content-Length: 100\r\n\r\n{"):
+        with connection(fake) as bare:
+            bare.sendall(sent)
+            bare.shutdown(socket.SHUT_WR)
+            status, error = refusal(read_to_end(bare))
+        assert status == 400 and "has no end" in error["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"max_tokens": 100}], ids=str)
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_client_that_has_ended_its_own_side_gets_its_answer(
+    serve, fields: dict[str, Any], version: bytes
+) -> None:
+    body = SIX_TOKENS | fields
+    server = serve(FakeEngine(step_s=0.015))
+    with connection(server) as bare:
+        bare.sendall(request(body, version))
+        bare.shutdown(socket.SHUT_WR)
+        answer = read_to_end(bare).decode()
+    interim, _, final = answer.rpartition("HTTP/1.1 200 OK\r\n")
+    # One that takes longer than half a second is announced, to learn whether the client is there.
+    long = body["max_tokens"] == 100 and version == b"1.1"
+    assert interim == ("HTTP/1.1 100 Continue\r\n\r\n" if long else "")
+    text = expected_answer("abc", 0, body["max_tokens"])
+    assert final.count(text[-2:] + '"') == 1 and ("data: [DONE]" in final) is ("stream" in fields)
+    assert not server.engine.cancelled
+
+
+def test_connections_without_a_request_give_way_to_others(serve) -> None:
+    server = serve(FakeEngine(), max_connections=4)
+    url = server.http.base_url
+    opened = [socket.create_connection((url.host, url.port)) for _ in range(20)]
+    for bare in opened[::2]:
+        bare.sendall(b"POST /v1")
+    for _ in range(3):
+        assert httpx.get(server.http.base_url.join("/health"), timeout=10).status_code == 200
+    for bare in opened:
+        bare.close()
+
+
+def test_connections_with_requests_keep_their_place_and_others_wait(serve) -> None:
+    server = serve(FakeEngine(), max_connections=3)
+    url = server.http.base_url.join("/v1/completions")
+    server.engine.go.clear()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(httpx.post, url, json=SIX_TOKENS, timeout=10) for _ in range(8)]
+        time.sleep(0.6)
+        assert not any(answer.done() for answer in asked)
+        server.engine.go.set()
+        assert [answer.result().status_code for answer in asked] == [200] * 8
+
+
+def test_the_soft_limit_on_descriptors_is_raised_and_leaves_room() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        small = room_for_connections()
+        raise_limit()
+        raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert 0 < small < 384 < room_for_connections() <= raised * 3 / 4
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 2, hard))
+        with pytest.raises(OSError, match="ulimit -n"):
+            room_for_connections()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_no_answer_names_the_host_that_the_client_named(fake: Served) -> None:
+    for path in ("/v1/models/", "/docs/", "/page", "/v1/completions/"):
+        answer = fake.http.get(path, headers={"Host": "evil.example"})
+        assert answer.status_code in (404, 405) and "error" in answer.json()
+        assert "evil" not in answer.text + str(answer.headers)
+
+
+def test_a_long_method_or_path_is_cut_in_the_log(serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "serve")
+    server = serve(FakeEngine(), observers=[log_requests(None)])
+    server.http.request("M" * 20_000, "/" + "é" * 5000)
+    wait_for(lambda: caplog.records)
+    line = json.loads(JsonFormatter().format(caplog.records[0]))
+    assert line["method"] == "M" * 200 + "... (20000 characters)"
+    assert line["path"] == "/" + "é" * 199 + "... (5001 characters)"
+
+
+def test_a_warning_that_repeats_is_written_once_a_second_with_its_number() -> None:
+    now = 0.0
+    limit = OncePerSecond(lambda: now)
+
+    def passes(message: str, level: int = logging.WARNING) -> Any:
+        record = logging.LogRecord("a", level, "", 0, message, None, None)
+        return record if limit.filter(record) else None
+
+    assert passes("full") and passes("other")
+    for _ in range(1000):
+        now += 0.0009
+        assert not passes("full") and passes("request", logging.INFO)
+    now += 0.2
+    assert passes("full").fields == {"left_out": 1000}
+    now += 1
+    assert not hasattr(passes("full"), "fields")
+    assert all(passes(f"warning {i}") for i in range(5000)) and len(limit._written) <= 1000

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from convert.text.json_pieces import (
-    PIECE_CHARS,
-    JsonList,
-    JsonNumbers,
-    JsonText,
-    json_pieces,
-)
+from convert.text.json_pieces import PIECE_CHARS, JsonList, JsonNumbers, JsonText, json_pieces
 from serve.asgi.pieces import TURN_S, in_turns
 
 NUMBERS = list(range(10_000))

@@ -1,11 +1,10 @@
 """Synthetic acceptance is written on everything that a server says, and evaluations refuse it."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served
+from fake_server import Serve, Served
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -20,7 +19,7 @@ PATHS = {
 }
 
 
-def test_every_response_of_synthetic_acceptance_says_so(serve: Callable[..., Served]) -> None:
+def test_every_response_of_synthetic_acceptance_says_so(serve: Serve) -> None:
     http = serve(FakeEngine(synthetic_acceptance_length=2.88)).http
     for path, body in PATHS.items():
         whole = http.post(path, json=body)

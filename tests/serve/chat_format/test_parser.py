@@ -68,17 +68,6 @@ def test_however_the_tokens_are_cut_the_deltas_add_up_to_the_whole(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_mark_held_back_for_a_stop_string_is_still_a_mark(name: str) -> None:
-    """Its text, which may begin the stop string, comes in part before its token does."""
-    tokenizer = TOKENIZERS[name]()
-    token_ids = tokenizer.encode("a</think>b", add_special=True)
-    added = AnswerParts()
-    for piece in pieces_of(parser(tokenizer), outputs(tokenizer, token_ids, repeat(1), [">!"])):
-        put_behind(added, piece)
-    assert (added.reasoning, added.content) == ("a", "b")
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
 def test_reasoning_may_be_empty(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
     token_ids = tokenizer.encode("</think>b", add_special=True)

@@ -1,8 +1,12 @@
 """Which part of an answer a token belongs to is what the answer's reader makes of its text."""
 
+import itertools
+from typing import Any
+
 import pytest
 from chat_tokenizers import kimi, minimax, reading_of
 
+from convert.text.tokenizer import Tokenizer
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.token_parts import TokenParts
 
@@ -10,7 +14,7 @@ CALLS = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
     "<|tool_call_end|><|tool_calls_section_end|>"
 )
-KIMI = {
+TEXTS = {
     "all three": f"I think.</think>It is so.{CALLS}",
     "opened by the answer": "<think>I think.</think>It is so.",
     "opened twice": "<think>I think.",
@@ -18,32 +22,32 @@ KIMI = {
     "marks out of place": "So</think>it<think>is.",
     "nothing": "",
 }
-MINIMAX = "I think.</think>It is so.<minimax:tool_call></minimax:tool_call>"
 
 
-@pytest.mark.parametrize("reads_calls", [True, False])
-@pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize("text", KIMI.values(), ids=KIMI)
-def test_tokens_of_reasoning_and_content_spell_them(
-    text: str, inside: bool, reads_calls: bool
-) -> None:
+def told(tokenizer: Tokenizer, ids: list[int], inside: bool, calls: bool) -> list[str]:
+    """The part that each token is of."""
+    options = {"inside_reasoning": inside, "reads_calls": calls}
+    parts = TokenParts(reading_of(tokenizer), **options)
+    return [*parts.take(ids[:3]), *parts.take(ids[3:])]
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_tokens_of_reasoning_and_content_spell_them(text: str) -> None:
     tokenizer = kimi()
     ids = tokenizer.encode(text, add_special=True)
-    options = {"inside_reasoning": inside, "schemas": {"f": {}} if reads_calls else None}
-    parser = AnswerParser(tokenizer, reading_of(tokenizer), **options)
-    read = parser.take(ids, tokenizer.decode(ids), final=True)
-    parts = TokenParts(reading_of(tokenizer), inside_reasoning=inside, reads_calls=reads_calls)
-    told = parts.take(ids[:3]) + parts.take(ids[3:])
-    for part, expected in (("reasoning", read.reasoning), ("content", read.content)):
-        spelt = [i for i, found in zip(ids, told, strict=True) if found == part]
-        assert tokenizer.decode(spelt, skip_special=False) == expected
+    for inside, calls in itertools.product((True, False), repeat=2):
+        options: Any = {"inside_reasoning": inside, "schemas": {"f": {}} if calls else None}
+        parser = AnswerParser(tokenizer, reading_of(tokenizer), **options)
+        read = parser.take(ids, tokenizer.decode(ids), final=True)
+        parts = told(tokenizer, ids, inside, calls)
+        for part, expected in (("reasoning", read.reasoning), ("content", read.content)):
+            spelt = [i for i, found in zip(ids, parts, strict=True) if found == part]
+            assert tokenizer.decode(spelt, skip_special=False) == expected
 
 
 def test_a_minimax_answer_has_its_parts_too() -> None:
-    tokenizer = minimax()
-    ids = tokenizer.encode(MINIMAX, add_special=True)
-    parts = TokenParts(reading_of(tokenizer), inside_reasoning=True, reads_calls=True)
-    told = parts.take(ids)
-    spelt = [i for i, found in zip(ids, told, strict=True) if found == "reasoning"]
-    assert tokenizer.decode(spelt) == "I think."
-    assert told[-1] == "calls"
+    text = "I think.</think>It is so.<minimax:tool_call></minimax:tool_call>"
+    ids = minimax().encode(text, add_special=True)
+    parts = told(minimax(), ids, inside=True, calls=True)
+    spelt = [i for i, found in zip(ids, parts, strict=True) if found == "reasoning"]
+    assert minimax().decode(spelt) == "I think." and parts[-1] == "calls"

@@ -1,7 +1,9 @@
 """What an answer may be that must call a tool, or may call one and have a form of its own."""
 
 import json
+import re
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from serve.asgi.errors import ApiError
 from serve.chat_format.format import choose_reading
+from serve.chat_format.lark import regex_body
 from serve.chat_format.parser import AnswerParser
 from serve.openai.answer_form import answer_form
 from serve.openai.protocol import ChatCompletionRequest
@@ -46,7 +49,14 @@ MINIMAX_CALL = (
     '</invoke>\n<invoke name="time">\n<parameter name="zone">UTC</parameter>\n</invoke>\n'
     "</minimax:tool_call>"
 )
-CASES = {"kimi": (kimi, KIMI_CALL), "minimax": (minimax, MINIMAX_CALL)}
+TOKENIZERS = {"kimi": kimi(), "minimax": minimax()}
+CALLS = {"kimi": KIMI_CALL, "minimax": MINIMAX_CALL}
+OTHER_CALLS = {
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.time:0"
+    "<|tool_call_argument_begin|>{broken<|tool_call_end|><|tool_calls_section_end|>",
+    "minimax": '<minimax:tool_call>\n<invoke name="time">\nbroken</invoke>\n</minimax:tool_call>',
+}
+REQUIRED: dict[str, Any] = {"tool_choice": "required"}
 KEYS = st.sampled_from(
     ["properties", "required", "type", "enum", "anyOf", "$ref", "$defs", "const", "city", "a"]
 )
@@ -62,21 +72,26 @@ FORMS = {
 
 
 def form_of(
-    tokenizer: Any, asked: dict[str, Any], *, strict_tools: bool = False
+    name: str, asked: dict[str, Any], *, strict_tools: bool = False
 ) -> StructuredOutputs | None:
     messages = [{"role": "user", "content": "x"}]
     body = ChatCompletionRequest.model_validate({"messages": messages, "tools": TOOLS, **asked})
-    return answer_form(body, choose_reading(tokenizer), strict_tools=strict_tools)
+    return answer_form(body, choose_reading(TOKENIZERS[name]), strict_tools=strict_tools)
 
 
-def allows(tokenizer: Any, asked: dict[str, Any], text: str, *, strict_tools: bool = False) -> bool:
-    """Whether the text, special strings in it being special, is an answer to the request."""
+@cache
+def grammars(name: str) -> Any:
     from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
 
-    form = form_of(tokenizer, asked, strict_tools=strict_tools)
+    tokenizer = TOKENIZERS[name]
+    return LLGuidanceGrammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
+
+
+def allows(name: str, asked: dict[str, Any], text: str, *, strict_tools: bool = False) -> bool:
+    """Whether the text, special strings in it being special, is an answer to the request."""
+    form, tokenizer = form_of(name, asked, strict_tools=strict_tools), TOKENIZERS[name]
     assert form is not None
-    grammars = LLGuidanceGrammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
-    matcher = grammars.compile(form).start()
+    matcher = grammars(name).compile(form).start()
     for token in [*tokenizer.encode(text, add_special=True), tokenizer.eos_token_ids[-1]]:
         mask = open_masks(tokenizer.vocab_size, 1)
         matcher.fill(mask, [])
@@ -86,14 +101,21 @@ def allows(tokenizer: Any, asked: dict[str, Any], text: str, *, strict_tools: bo
     return True
 
 
-@pytest.mark.parametrize("name", CASES)
+def tool_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request that must call a tool with such parameters."""
+    function = {"name": "f", "parameters": parameters}
+    return REQUIRED | {"tools": [{"type": "function", "function": function}]}
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_a_required_call_is_in_the_models_own_form_and_follows_its_schema(name: str) -> None:
-    make, call = CASES[name]
-    required = {"tool_choice": "required"}
-    assert allows(make(), required, call)
-    assert not allows(make(), required, "text")
-    assert not allows(make(), required, call.replace("true", "1"))
-    assert not allows(make(), required, call.replace("weather", "climate"))
+    call = CALLS[name]
+    assert allows(name, REQUIRED, call)
+    for other in ("text", call.replace("true", "1"), call.replace("weather", "climate")):
+        assert not allows(name, REQUIRED, other)
+    for form, content in FORMS.values():
+        assert form_of(name, form | REQUIRED) == form_of(name, REQUIRED)
+        assert not allows(name, form | REQUIRED, content)
 
 
 JSON = st.recursive(
@@ -103,7 +125,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CALLS)
 @example(parameters={"properties": {"a": 1}, "required": 5})
 @given(parameters=st.dictionaries(KEYS, JSON, max_size=4))
 @settings(max_examples=40, deadline=None)
@@ -111,90 +133,62 @@ def test_whatever_a_schema_looks_like_it_is_refused_or_used(
     name: str, parameters: dict[str, Any]
 ) -> None:
     """Never an error of another kind, neither of the grammar nor of reading a call."""
-    make, call = CASES[name]
-    tokenizer, tool = make(), {"name": "weather", "parameters": parameters}
-    asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
+    tokenizer, call = TOKENIZERS[name], CALLS[name].replace("weather", "f")
     with suppress(ValueError, ApiError):
-        allows(tokenizer, asked, "")
+        allows(name, tool_of(parameters), "")
     token_ids = tokenizer.encode(call, add_special=True)
-    parser = AnswerParser(
-        tokenizer,
-        choose_reading(tokenizer),
-        inside_reasoning=False,
-        schemas={"weather": parameters},
-    )
+    options: Any = {"inside_reasoning": False, "schemas": {"f": parameters}}
+    parser = AnswerParser(tokenizer, choose_reading(tokenizer), **options)
     parts = parser.take(token_ids, tokenizer.decode(token_ids), final=True)
     assert json.loads(parts.calls[0].arguments)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("form", FORMS)
 def test_with_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> None:
-    make, call = CASES[name]
     asked, content = FORMS[form]
-    assert allows(make(), asked, call)
-    assert allows(make(), asked, content)
-    assert not allows(make(), asked, f"{content}x")
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("form", FORMS)
-def test_what_must_be_a_call_has_no_content_to_have_a_form(name: str, form: str) -> None:
-    make, call = CASES[name]
-    asked, content = FORMS[form]
-    required = asked | {"tool_choice": "required"}
-    assert form_of(make(), required) == form_of(make(), {"tool_choice": "required"})
-    assert allows(make(), required, call) and not allows(make(), required, content)
+    assert allows(name, asked, CALLS[name])
+    assert allows(name, asked, content)
+    assert not allows(name, asked, f"{content}x")
 
 
 def test_beside_tools_a_grammar_is_larks() -> None:
     with pytest.raises(ApiError, match="Lark's, with a rule `start`"):
-        form_of(kimi(), {"guided_grammar": 'root ::= "a"'})
+        form_of("kimi", {"guided_grammar": 'root ::= "a"'})
     for broken in ("start: ((", 'start: "a"\n} x: "b"', "start: nothing"):
         with pytest.raises(ValueError, match="guided_grammar: "):
-            allows(kimi(), {"guided_grammar": broken}, "a")
+            allows("kimi", {"guided_grammar": broken}, "a")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_model_chooses_is_held_where_its_tool_is_strict(name: str) -> None:
     """Text around calls is free, and so is what the other tools are given."""
-    make, call = CASES[name]
+    call, other = CALLS[name], OTHER_CALLS[name]
     strict = {"tools": [TOOLS[0] | {"function": TOOLS[0]["function"] | {"strict": True}}, TOOLS[1]]}
-    assert form_of(make(), {}) is None
-    assert allows(make(), strict, f"One moment.{call}And again:{call}<b>")
-    assert allows(make(), strict, "No.")
-    assert not allows(make(), strict, call.replace("true", "1"))
-    assert not allows(make(), strict, call.replace("weather", "climate"))
-    other = OTHER_CALLS[name]
-    assert allows(make(), strict, f"Hm.{other}")
-    assert not allows(make(), {}, other, strict_tools=True)
-    assert not allows(make(), strict | {"tool_choice": "required"}, other)
+    assert form_of(name, {}) is None
+    for text in (f"One moment.{call}And again:{call}<b>", "No.", f"Hm.{other}"):
+        assert allows(name, strict, text)
+    assert not allows(name, strict, call.replace("true", "1"))
+    assert not allows(name, strict, call.replace("weather", "climate"))
+    assert not allows(name, {}, other, strict_tools=True)
+    assert not allows(name, strict | REQUIRED, other)
 
 
-OTHER_CALLS = {
-    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.time:0"
-    "<|tool_call_argument_begin|>{broken<|tool_call_end|><|tool_calls_section_end|>",
-    "minimax": '<minimax:tool_call>\n<invoke name="time">\nbroken</invoke>\n</minimax:tool_call>',
-}
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CALLS)
 def test_only_tools_that_are_allowed_are_called(name: str) -> None:
-    make, call = CASES[name]
-    named = [{"type": "function", "function": {"name": "time"}}]
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
-    auto, other = {"tool_choice": allowed}, OTHER_CALLS[name]
-    assert allows(make(), auto, f"Text.{other}") and not allows(make(), auto, call)
-    allowed = allowed | {"allowed_tools": {"mode": "required", "tools": named}}
-    assert not allows(make(), {"tool_choice": allowed}, "Text.")
-    unknown = [{"type": "function", "function": {"name": "climate"}}]
-    for choice in (
-        {"type": "custom", "custom": {"name": "weather"}},
-        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": unknown}},
-        unknown[0],
-    ):
+    def choosing(mode: str, tool: str) -> dict[str, Any]:
+        named = [{"type": "function", "function": {"name": tool}}]
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+        return {"tool_choice": allowed}
+
+    assert allows(name, choosing("auto", "time"), f"Text.{OTHER_CALLS[name]}")
+    assert not allows(name, choosing("auto", "time"), CALLS[name])
+    assert not allows(name, choosing("required", "time"), "Text.")
+    custom = {"tool_choice": {"type": "custom", "custom": {"name": "weather"}}}
+    unknown = {"tool_choice": {"type": "function", "function": {"name": "climate"}}}
+    for choice in (custom, unknown, choosing("auto", "climate")):
         with pytest.raises(ValidationError, match="tool_choice"):
-            form_of(make(), {"tool_choice": choice})
+            form_of(name, choice)
 
 
 STRINGS = {
@@ -216,29 +210,32 @@ STRINGS = {
 def test_minimaxs_texts_follow_the_schema_of_a_string(kind: str) -> None:
     schema, good, bad = STRINGS[kind]
     defined = {"$defs": {"letter": {"enum": ["a", "b"]}}}
-    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], **defined}
-    tool = {"name": "f", "parameters": parameters}
-    asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
+    asked = tool_of({"type": "object", "properties": {"a": schema}, "required": ["a"], **defined})
 
-    def call(value: str | None) -> str:
-        given = "" if value is None else f'<parameter name="a">{value}</parameter>\n'
-        inside = f'<invoke name="f">\n{given}</invoke>\n'
-        return f"<minimax:tool_call>\n{inside}</minimax:tool_call>"
+    def allowed(inside: str) -> bool:
+        call = f'<minimax:tool_call>\n<invoke name="f">\n{inside}</invoke>\n</minimax:tool_call>'
+        return allows("minimax", asked, call)
 
-    assert all(allows(minimax(), asked, call(value)) for value in good)
-    assert not allows(minimax(), asked, call(None)), "it is required"
-    assert not any(allows(minimax(), asked, call(value)) for value in bad)
+    parameter = '<parameter name="a">{}</parameter>\n'
+    assert all(allowed(parameter.format(value)) for value in good)
+    assert not allowed(""), "it is required"
+    assert not any(allowed(parameter.format(value)) for value in bad)
 
 
 def test_minimaxs_form_refuses_what_it_can_not_hold() -> None:
     """By name, rather than to let arguments leave their schema."""
     for parameters in ({"anyOf": [{"required": ["a"]}]}, {"minProperties": 1}):
-        tool = {"name": "f", "parameters": parameters}
-        asked = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
         with pytest.raises(ApiError, match=next(iter(parameters))):
-            form_of(minimax(), asked)
-    nothing = {"name": "f", "parameters": {"properties": {}, "additionalProperties": False}}
-    asked = {"tools": [{"type": "function", "function": nothing}], "tool_choice": "required"}
+            form_of("minimax", tool_of(parameters))
+    asked = tool_of({"properties": {}, "additionalProperties": False})
     call = '<minimax:tool_call>\n<invoke name="f">\n{}</invoke>\n</minimax:tool_call>'
-    assert allows(minimax(), asked, call.format(""))
-    assert not allows(minimax(), asked, call.format('<parameter name="a">1</parameter>\n'))
+    assert allows("minimax", asked, call.format(""))
+    assert not allows("minimax", asked, call.format('<parameter name="a">1</parameter>\n'))
+
+
+@pytest.mark.parametrize("pattern", ["a\\\nb", "a\nb", "a\\\\\nb", "a/b", "a\\/b", "[/]"])
+def test_a_regex_between_slashes_of_lark_matches_what_it_matched(pattern: str) -> None:
+    body = regex_body(pattern)
+    assert "\n" not in body and not re.search(r"(?<!\\)(\\\\)*/", body)
+    for text in ("a\nb", "a\\\nb", "a/b", "/", "ab"):
+        assert bool(re.fullmatch(body, text)) == bool(re.fullmatch(pattern, text)), text

@@ -1,22 +1,22 @@
 """Reasoning and tool calls over HTTP, with OpenAI's own client as the judge."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from called_tools import ANSWERS, KIMI_CALLS, THINKING, prompt_of
 from called_tools import CHAT_TOOLS as TOOLS
+from chat_tokenizers import kimi
 from fake_engine import FakeEngine
-from fake_server import Served
+from fake_server import Serve, Served
 from scripted_engine import AnyGrammars
 
+from serve.chat_format.format import choose_reading
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.openai.answers.responses import delta
 
 USER: Any = {"role": "user", "content": "How is Oslo?"}
-Serve = Callable[..., Served]
 
 
 def ask(server: Served, **given: Any) -> Any:
@@ -46,7 +46,7 @@ def streamed(server: Served, **given: Any) -> tuple[dict[str, Any], list[Any]]:
 
 @pytest.mark.parametrize("chat_format", ANSWERS)
 def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
-    say: Callable[..., Served], chat_format: str
+    say: Serve, chat_format: str
 ) -> None:
     server = say(ANSWERS[chat_format], chat_format=chat_format)
     whole = ask(server, tools=TOOLS).choices[0]
@@ -61,14 +61,11 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
     if chat_format == "kimi_k2":
         ids = [call.id for call in whole.message.tool_calls]
-        assert (
-            ids
-            == [call[0] for call in message["calls"]]
-            == ["functions.weather:0", "functions.time:1"]
-        )
+        assert ids == ["functions.weather:0", "functions.time:1"]
+        assert [call[0] for call in message["calls"]] == ids
 
 
-def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> None:
+def test_a_conversation_with_tools_goes_round(say: Serve) -> None:
     """What a client got and sends back with the results is rendered as the model wrote it."""
     server = say(ANSWERS["kimi_k2"])
     first = ask(server, tools=TOOLS).choices[0].message
@@ -81,44 +78,28 @@ def test_a_conversation_with_tools_goes_round(say: Callable[..., Served]) -> Non
     assert "## Return of functions.time:1\n5 degrees" in prompt
 
 
-def test_without_thinking_there_is_no_reasoning(say: Callable[..., Served]) -> None:
-    server = say("Fine, <b>really</b>.")
-    whole = ask(server, extra_body={"chat_template_kwargs": {"thinking": False}}).choices[0]
+def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(say: Serve) -> None:
+    off = {"chat_template_kwargs": {"thinking": False}}
+    whole = ask(say("Fine, <b>really</b>."), extra_body=off).choices[0]
     assert whole.message.content == "Fine, <b>really</b>."
-    assert not hasattr(whole.message, "reasoning")
-    assert whole.finish_reason == "stop"
-
-
-def test_reasoning_is_left_out_for_a_client_that_says_so(say: Callable[..., Served]) -> None:
+    assert whole.finish_reason == "stop" and not hasattr(whole.message, "reasoning")
+    unread = say("a</think>b", reading=choose_reading(kimi(), "none"))
+    assert ask(unread).choices[0].message.content == "a</think>b"
     server = say(ANSWERS["kimi_k2"])
     quiet = {"tools": TOOLS, "extra_body": {**THINKING, "include_reasoning": False}}
-    whole = ask(server, **quiet).choices[0].message
-    assert whole.content == "One moment." and not hasattr(whole, "reasoning")
-    message, _ = streamed(server, **quiet)
-    assert (message["reasoning"], message["content"]) == ("", "One moment.")
+    message = ask(server, **quiet).choices[0].message
+    assert message.content == "One moment." and not hasattr(message, "reasoning")
+    put_together, _ = streamed(server, **quiet)
+    assert (put_together["reasoning"], put_together["content"]) == ("", "One moment.")
     with pytest.raises(openai.BadRequestError, match="separate_reasoning"):
         ask(server, extra_body={"separate_reasoning": False})
-
-
-def test_the_start_of_calls_ends_the_reasoning(say: Callable[..., Served]) -> None:
-    message, _ = streamed(say(f"Hm.{KIMI_CALLS}"), tools=TOOLS)
-    assert message["reasoning"] == "Hm." and len(message["calls"]) == 2
-
-
-def test_reasoning_that_the_length_cuts_is_reasoning(say: Callable[..., Served]) -> None:
-    server = say("I think and think and never end")
-    whole = ask(server, max_tokens=5).choices[0]
-    assert whole.finish_reason == "length" and whole.message.content is None
-    assert whole.message.reasoning and "I think and think".startswith(whole.message.reasoning)
-    message, _ = streamed(server, max_tokens=5)
-    assert message["reasoning"] == whole.message.reasoning and not message["content"]
 
 
 @pytest.mark.parametrize(
     ("stop", "reasoning", "content"), [("up", "I look it ", None), ("mom", "I look it up.", "One ")]
 )
 def test_stop_strings_cut_reasoning_and_content(
-    say: Callable[..., Served], stop: str, reasoning: str, content: str | None
+    say: Serve, stop: str, reasoning: str, content: str | None
 ) -> None:
     server = say("I look it up.</think>One moment.")
     whole = ask(server, stop=[stop]).choices[0]
@@ -127,7 +108,7 @@ def test_stop_strings_cut_reasoning_and_content(
     assert (message["reasoning"], message["content"] or None) == (reasoning, content)
 
 
-def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
+def test_every_choice_is_read_by_itself(say: Serve) -> None:
     server = say("a</think>b", f"c</think>{KIMI_CALLS}", "d")
     choices = ask(server, n=3, tools=TOOLS).choices
     assert [choice.message.reasoning for choice in choices] == ["a", "c", "d"]
@@ -135,7 +116,7 @@ def test_every_choice_is_read_by_itself(say: Callable[..., Served]) -> None:
     assert [choice.message.content for choice in choices] == ["b", None, None]
 
 
-def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., Served]) -> None:
+def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Serve) -> None:
     server = say(ANSWERS["kimi_k2"])
     whole = ask(server, tools=TOOLS, logprobs=True)
     spelled = [entry.token for entry in whole.choices[0].logprobs.content]
@@ -145,61 +126,47 @@ def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Callable[..., S
     assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == spelled
 
 
-def test_one_call_at_a_time_if_the_client_says_so(say: Callable[..., Served]) -> None:
+def test_one_call_at_a_time_if_the_client_says_so(say: Serve) -> None:
     for chat_format, answer in ANSWERS.items():
         server = say(answer, chat_format=chat_format)
         whole = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
         assert [call.function.name for call in whole.message.tool_calls] == ["weather"]
 
 
-def test_calls_are_text_where_no_tools_are_offered(say: Callable[..., Served]) -> None:
+def test_calls_are_text_where_no_tools_are_offered(say: Serve) -> None:
     server = say(f"Hm.</think>{KIMI_CALLS}")
     for given in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         whole = ask(server, **given).choices[0]
         assert whole.message.content == KIMI_CALLS and whole.finish_reason == "stop"
 
 
-def test_text_behind_the_calls_is_left_out(say: Callable[..., Served]) -> None:
-    message, _ = streamed(say(f"</think>{KIMI_CALLS}Anything else?"), tools=TOOLS)
-    assert message["content"] == "" and len(message["calls"]) == 2
+def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(say: Serve) -> None:
+    for said, reasoning in ((f"Hm.{KIMI_CALLS}", "Hm."), (f"</think>{KIMI_CALLS}And?", "")):
+        message, _ = streamed(say(said), tools=TOOLS)
+        assert (message["reasoning"], message["content"]) == (reasoning, "")
+        assert len(message["calls"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("said", "content"),
-    [
-        ("<|tool_call_begin|>x<|tool_call_end|>", "<|tool_call_begin|>x<|tool_call_end|>"),
-        ("a<|tool_calls_section_begin|>no call<|tool_calls_section_end|>b", "ano callb"),
-        (
-            "<|tool_calls_section_begin|><|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
-            "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}",
-        ),
-        (
-            "<|tool_calls_section_begin|><|tool_call_begin|>functions.we",
-            "<|tool_call_begin|>functions.we",
-        ),
-    ],
-)
-def test_calls_that_can_not_be_read_are_content(
-    say: Callable[..., Served], said: str, content: str
-) -> None:
+OPEN = "<|tool_calls_section_begin|>"
+UNREADABLE = {
+    "<|tool_call_begin|>x<|tool_call_end|>": "<|tool_call_begin|>x<|tool_call_end|>",
+    f"a{OPEN}no call<|tool_calls_section_end|>b": "ano callb",
+    f"{OPEN}<|tool_call_begin|>a b<|tool_call_argument_begin|>{{}}": (
+        "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}"
+    ),
+    f"{OPEN}<|tool_call_begin|>functions.we": "<|tool_call_begin|>functions.we",
+}
+
+
+@pytest.mark.parametrize("said", UNREADABLE)
+def test_calls_that_can_not_be_read_are_content(say: Serve, said: str) -> None:
     server = say(f"</think>{said}")
     whole = ask(server, tools=TOOLS).choices[0]
-    assert (whole.message.content, whole.finish_reason) == (content, "stop")
-    assert streamed(server, tools=TOOLS)[0]["content"] == content
+    assert (whole.message.content, whole.finish_reason) == (UNREADABLE[said], "stop")
+    assert streamed(server, tools=TOOLS)[0]["content"] == UNREADABLE[said]
 
 
-def test_arguments_that_the_length_cuts_stay_as_they_are(say: Callable[..., Served]) -> None:
-    server = say(f"</think>{KIMI_CALLS}")
-    for size in range(1, 60):
-        whole = ask(server, tools=TOOLS, max_tokens=size).choices[0]
-        if whole.message.tool_calls and len(whole.message.tool_calls) == 2:
-            break
-        assert whole.finish_reason == "length"
-        for call in whole.message.tool_calls or ():
-            assert '{"city": "Oslo", "days": 2}'.startswith(call.function.arguments)
-
-
-def test_a_named_function_ends_with_stop_as_openai_has_it(say: Callable[..., Served]) -> None:
+def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
     pytest.importorskip("llguidance")
     server = say(f"</think>{KIMI_CALLS}", grammars=AnyGrammars())
     named = {"type": "function", "function": {"name": "weather"}}

@@ -19,8 +19,9 @@ from serve.engine.grammar_trials import GrammarTrials
 GOOD = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LOOKS_AHEAD = {"type": "string", "pattern": "^(?!-)[a-z]+$"}
 DIFFERENT = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-
-LIST_OF_LISTS = {"type": "array", "items": DIFFERENT}
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+PROTOCOLS = {CHAT: "response_format", RESPONSES: "text.format", MESSAGES: "output_config.format"}
+"""And the field that asks for a form."""
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -62,28 +63,34 @@ def server(request: pytest.FixtureRequest) -> Iterator[Served]:
     trials._workers.close()
 
 
+def form(protocol: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The field of a body that asks for an answer of this schema."""
+    if protocol == CHAT:
+        wrapped = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        return {"response_format": wrapped}
+    given = {"type": "json_schema", "schema": schema}
+    if protocol == MESSAGES:
+        return {"output_config": {"format": given}}
+    return {"text": {"format": given | {"name": "a"}}}
+
+
 def ask(
-    server: Served, protocol: str, tools: dict[str, Any], more: dict[str, Any] | None = None
+    server: Served, protocol: str, tools: dict[str, Any], /, must: bool = True, **more: Any
 ) -> Any:
-    """Asks for a call of one of the tools. more: fields that replace those of the body."""
-    named = tools.items()
-    chat = [{"type": "function", "function": {"name": n, "parameters": s}} for n, s in named]
-    flat = [{"type": "function", "name": n, "parameters": s} for n, s in named]
-    custom = [{"name": n, "input_schema": s} for n, s in named]
-    messages = [{"role": "user", "content": "hi"}]
-    required: dict[str, Any] = {"tool_choice": "required"}
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/chat/completions": {"messages": messages, "max_tokens": 3, "tools": chat, **required},
-        "/v1/responses": {"input": "hi", "max_output_tokens": 3, "tools": flat, **required},
-        "/v1/messages": {
-            **{"messages": messages, "max_tokens": 3, "tools": custom},
-            **{"tool_choice": {"type": "any"}},
-        },
-    }
-    return server.http.post(protocol, json=bodies[protocol] | (more or {}))
-
-
-PROTOCOLS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+    """Offers these tools, of which one must be called, and gives more fields."""
+    named, hi = tools.items(), [{"role": "user", "content": "hi"}]
+    choice: Any = "required" if must else "auto"
+    if protocol == CHAT:
+        listed = [{"type": "function", "function": {"name": n, "parameters": s}} for n, s in named]
+        body: dict[str, Any] = {"messages": hi, "max_tokens": 3}
+    elif protocol == RESPONSES:
+        listed = [{"type": "function", "name": n, "parameters": s} for n, s in named]
+        body = {"input": "hi", "max_output_tokens": 3}
+    else:
+        listed = [{"name": n, "input_schema": s} for n, s in named]
+        body, choice = {"messages": hi, "max_tokens": 3}, {"type": "any" if must else "auto"}
+    offered = {"tools": listed, "tool_choice": choice} if tools else {}
+    return server.http.post(protocol, json=body | offered | more)
 
 
 def refusal(answer: Any) -> dict[str, Any]:
@@ -95,41 +102,23 @@ def refusal(answer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("pointer", BAD)
-def test_one_bad_tool_of_many_is_named_with_the_keyword(
-    server: Served, protocol: str, pointer: str
-) -> None:
-    tools = {f"wiki_{n}": GOOD for n in range(20)} | {"rename": BAD[pointer], "last": GOOD}
-    error = refusal(ask(server, protocol, tools))
-    assert f"tools: the parameters of 'rename': {pointer} can't be enforced" in error["message"]
-    assert error.get("param", "tools") == "tools"
+def test_one_bad_tool_of_many_is_named_with_the_keyword(server: Served, protocol: str) -> None:
+    for pointer, schema in BAD.items():
+        tools = {f"wiki_{n}": GOOD for n in range(20)} | {"rename": schema, "last": GOOD}
+        error = refusal(ask(server, protocol, tools))
+        assert f"tools: the parameters of 'rename': {pointer} can't be enforced" in error["message"]
+        assert error.get("param", "tools") == "tools"
 
 
-FORMS: dict[str, tuple[str, Any]] = {
-    "/v1/chat/completions": ("response_format", lambda s: {"response_format": s}),
-    "/v1/responses": ("text.format", lambda s: {"text": {"format": s}}),
-    "/v1/messages": ("output_config.format", lambda s: {"output_config": {"format": s}}),
-}
-
-
-@pytest.mark.parametrize("beside_tools", [False, True])
-@pytest.mark.parametrize("protocol", FORMS)
-def test_a_bad_form_is_named_as_the_client_named_it(
-    server: Served, protocol: str, beside_tools: bool
-) -> None:
-    field, make = FORMS[protocol]
-    pointer, schema = "#/properties/slug/pattern", BAD["#/properties/slug/pattern"]
-    wrapped = {"name": "a", "schema": schema}
-    given = {"type": "json_schema", "json_schema": wrapped} if "chat" in protocol else {}
-    given = given or {"type": "json_schema", **wrapped}
-    if protocol == "/v1/messages":
-        del given["name"]
-    free: dict[str, Any] = {"tool_choice": {"type": "auto"} if "messages" in protocol else "auto"}
-    tools = {"read": GOOD} if beside_tools else {}
-    more = free if beside_tools else {"tools": None, "tool_choice": None}
-    error = refusal(ask(server, protocol, tools, more | make(given)))
-    assert error["message"].startswith(f"{field}: {pointer} can't be enforced: ")
-    assert error.get("param", field) == field
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_bad_form_is_named_as_the_client_named_it(server: Served, protocol: str) -> None:
+    """Alone and beside tools."""
+    field, pointer = PROTOCOLS[protocol], "#/properties/slug/pattern"
+    for tools in ({}, {"read": GOOD}):
+        given = form(protocol, BAD[pointer])
+        error = refusal(ask(server, protocol, tools, must=False, **given))
+        assert error["message"].startswith(f"{field}: {pointer} can't be enforced: ")
+        assert error.get("param", field) == field
 
 
 def test_a_completion_names_the_field_that_asks_for_the_form(server: Served) -> None:
@@ -145,14 +134,14 @@ def test_tools_that_are_too_complex_are_named_alone_or_together(
 ) -> None:
     monkeypatch.setattr(grammar_trials, "CPU_SECONDS", 0.3)
     tools = {"read": GOOD, "slow": object_of(a=SLOW), "other": GOOD}
-    error = refusal(ask(server, PROTOCOLS[0], tools))
+    error = refusal(ask(server, CHAT, tools))
     assert error["message"].startswith("tools: the parameters of 'slow': too complex: ")
     monkeypatch.setattr(grammar_trials, "GRAMMAR_BYTES", 1000)
     many = {f"tool_{n}": GOOD for n in range(30)}
-    error = refusal(ask(server, PROTOCOLS[0], many))
+    error = refusal(ask(server, CHAT, many))
     assert error["message"].startswith("tools: 30 schemas together: too complex: compiled it holds")
     longest = {**many, "long": object_of(a={"const": "long" * 70_000})}
-    error = refusal(ask(server, PROTOCOLS[0], longest))
+    error = refusal(ask(server, CHAT, longest))
     assert error["message"].startswith("tools: the schemas of all tools together may have 262144")
     assert "'long'" in error["message"] and error["param"] == "tools"
 
@@ -171,21 +160,13 @@ VACUOUS = object_of(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_keywords_that_bar_nothing_refuse_nothing(server: Served, protocol: str) -> None:
     assert ask(server, protocol, {"read": VACUOUS}).status_code == 200
-    field, make = FORMS[protocol]
-    form = {"type": "json_schema", "schema": VACUOUS} | {"name": "a"}
-    if "chat" in protocol:
-        form = {"type": "json_schema", "json_schema": form}
-    if protocol == "/v1/messages":
-        del form["name"]
-    no_tools = {"tools": None, "tool_choice": None}
-    answer = ask(server, protocol, {}, no_tools | make(form))
-    assert answer.status_code == 200, (field, answer.text)
+    answer = ask(server, protocol, {}, **form(protocol, VACUOUS))
+    assert answer.status_code == 200, answer.text
 
 
 def test_a_strict_tool_may_have_keywords_that_bar_nothing(server: Served) -> None:
     function = {"name": "read", "parameters": VACUOUS, "strict": True}
-    tools = [{"type": "function", "function": function}]
-    asked = {"tools": tools, "tool_choice": "auto"}
-    assert ask(server, PROTOCOLS[0], {}, asked).status_code == 200
+    tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "auto"}
+    assert ask(server, CHAT, {}, **tools).status_code == 200
     function["parameters"] = json.loads(json.dumps(VACUOUS).replace("false", "true"))
-    assert "#/" in refusal(ask(server, PROTOCOLS[0], {}, asked))["message"]
+    assert "#/" in refusal(ask(server, CHAT, {}, **tools))["message"]

@@ -1,12 +1,10 @@
 """`skip_special_tokens: false`: the text is the tokenizer's own decode, special tokens included."""
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from chat_tokenizers import kimi
-from fake_server import Served
+from fake_server import Serve, Served
 from scripted_engine import ScriptedEngine
 
 SHOWN = "hé<|im_user|>y<|im_system|> you"
@@ -16,16 +14,14 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 @pytest.fixture
-def server(serve: Callable[..., Served]) -> Served:
+def server(serve: Serve) -> Served:
     return serve(ScriptedEngine(answers=[IDS], step_s=0.002), tokenizer=kimi())
 
 
 def ask(server: Served, path: str = COMPLETIONS, **given: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": "hi"}]
     body = {"messages": messages} if path == CHAT else {"prompt": "hi"}
-    answer = server.http.post(path, json=body | {"skip_special_tokens": False} | given)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["choices"][0]
+    return server.ask(path, **body | {"skip_special_tokens": False} | given)["choices"][0]
 
 
 def test_special_tokens_are_text_where_they_are_not_skipped(server: Served) -> None:
@@ -38,16 +34,11 @@ def test_special_tokens_are_text_where_they_are_not_skipped(server: Served) -> N
         assert chat["message"]["content"] == "héy you"
 
 
-def test_pieces_of_a_stream_add_up_to_the_decode(server: Served) -> None:
-    body = {"prompt": "hi", "stream": True, "skip_special_tokens": False}
-    lines = server.http.post(COMPLETIONS, json=body).text.split("\n\n")
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if "choices" in line]
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == SHOWN
-
-
-def test_generate_has_it_among_its_sampling_params(server: Served) -> None:
-    body = {"text": "hi", "sampling_params": {"skip_special_tokens": False}}
-    assert server.http.post("/generate", json=body).json()["text"] == SHOWN
+def test_streams_and_sglangs_sampling_params_have_it_too(server: Served) -> None:
+    given = {"skip_special_tokens": False}
+    events = server.events(COMPLETIONS, prompt="hi", **given)
+    assert "".join(event["choices"][0]["text"] for event in events) == SHOWN
+    assert server.ask("/generate", text="hi", sampling_params=given)["text"] == SHOWN
 
 
 def test_the_id_that_ends_the_answer_is_text_only_where_it_is_included(server: Served) -> None:
@@ -70,7 +61,7 @@ def test_origins_and_offsets_are_those_of_the_text(server: Served) -> None:
     assert choice["logprobs"]["text_offset"][: len(IDS)] == starts
 
 
-def test_reasoning_and_content_part_where_their_marks_are(serve: Callable[..., Served]) -> None:
+def test_reasoning_and_content_part_where_their_marks_are(serve: Serve) -> None:
     text = f"<think>{SHOWN}</think>{SHOWN}!"
     answers = [kimi().encode(text, add_special=True)]
     message = ask(serve(ScriptedEngine(answers=answers), tokenizer=kimi()), CHAT)["message"]

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from called_tools import prompt_of
 from chat_tokenizers import kimi, minimax
-from fake_engine import FakeEngine
-from fake_server import Served, served
+from fake_server import Serve, Served, served
 from scripted_engine import ScriptedEngine
 
 from convert.text.tokenizer import Tokenizer
@@ -17,11 +16,11 @@ from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
 from serve.openai.prompts.thinking import say_one_effort
 
-Post = Callable[..., Any]
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Callable[..., Served]]:
+def servers() -> Iterator[Serve]:
     """A server for each tokenizer and budget, which stay."""
     made: dict[Any, Served] = {}
     with ExitStack() as stack:
@@ -37,15 +36,14 @@ def servers() -> Iterator[Callable[..., Served]]:
         yield server
 
 
-def post(server: Served, path: str = "/v1/chat/completions", **body: Any) -> Any:
+def post(server: Served, path: str = CHAT, **body: Any) -> Any:
     return server.http.post(path, json={"messages": [{"role": "user", "content": "hi"}], **body})
 
 
 def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
     """That of the engine's request."""
     assert post(server, **body).status_code == 200
-    assert isinstance(server.engine, ScriptedEngine)
-    return server.engine.requests[-1].sampling.thinking_budget
+    return server.engine.asked[-1].sampling.thinking_budget
 
 
 @pytest.mark.parametrize(
@@ -66,15 +64,14 @@ def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
     ],
 )
 def test_every_form_turns_the_templates_switch(
-    servers: Callable[..., Served], asked: dict[str, Any], thinks: bool
+    servers: Serve, asked: dict[str, Any], thinks: bool
 ) -> None:
     server = servers(kimi)
     message = post(server, **asked).json()["choices"][0]["message"]
     assert prompt_of(server).endswith("<think>" if thinks else "<think></think>")
     assert ("reasoning" in message) == thinks
     tokens = post(server, "/tokenize", **asked).json()["tokens"]
-    assert isinstance(server.engine, ScriptedEngine)
-    assert tokens == server.engine.requests[-1].prompt_ids
+    assert tokens == server.engine.asked[-1].prompt_ids
 
 
 @pytest.mark.parametrize(
@@ -92,56 +89,39 @@ def test_every_form_turns_the_templates_switch(
     ],
 )
 def test_what_contradicts_itself_or_the_checkpoint_is_refused_by_name(
-    servers: Callable[..., Served], make: Any, asked: dict[str, Any], naming: str
+    servers: Serve, make: Any, asked: dict[str, Any], naming: str
 ) -> None:
     answer = post(servers(make), **asked)
     assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
 
 
 def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
-    assert isinstance(fake.engine, FakeEngine)
-    assert post(fake, reasoning_effort="none").status_code == 200
-    given: tuple[dict[str, Any], ...] = ({"reasoning_effort": "low"}, {"thinking_token_budget": 3})
-    for asked in given:
-        answer = post(fake, **asked)
-        assert answer.status_code == 400 and next(iter(asked)) in answer.json()["error"]["message"]
-    raw = {"prompt": "hi", "thinking_token_budget": 3}
-    refused = fake.http.post("/v1/completions", json=raw)
-    assert refused.status_code == 400 and "thinking_token_budget" in refused.text
-
-
-def test_a_checkpoint_that_always_thinks_may_be_told_to(servers: Callable[..., Served]) -> None:
-    assert post(servers(minimax), reasoning_effort="high").status_code == 200
+    hi = {"messages": [{"role": "user", "content": "hi"}]}
+    assert fake.ask(CHAT, **hi, reasoning_effort="none")
+    assert "reasoning_effort" in fake.refusal(CHAT, hi | {"reasoning_effort": "low"})["message"]
+    for path, body in ((CHAT, hi), ("/v1/completions", {"prompt": "hi"})):
+        error = fake.refusal(path, body | {"thinking_token_budget": 3})
+        assert "thinking_token_budget" in error["message"]
 
 
 @pytest.mark.parametrize("make", [kimi, minimax])
 def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
-    servers: Callable[..., Served], make: Any, caplog: pytest.LogCaptureFixture
+    servers: Serve, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     say_one_effort.cache_clear()
-    server = servers(make)
-    assert isinstance(server.engine, ScriptedEngine)
-    prompts = []
+    server, prompts = servers(make), []
+    assert post(server).status_code == 200
+    assert "reasoning_effort" not in caplog.text
     for effort in ("minimal", "low", "medium", "high", "xhigh", "max"):
         assert post(server, reasoning_effort=effort).status_code == 200
-        prompts.append(server.engine.requests[-1].prompt_ids)
+        prompts.append(server.engine.asked[-1].prompt_ids)
     assert all(prompt == prompts[0] for prompt in prompts)
     assert caplog.text.count("does not read reasoning_effort") == 1
 
 
-def test_nothing_is_said_where_no_level_is_asked_for(
-    servers: Callable[..., Served], caplog: pytest.LogCaptureFixture
-) -> None:
-    say_one_effort.cache_clear()
-    given: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"reasoning_effort": "none"})
-    for asked in given:
-        assert post(servers(kimi), **asked).status_code == 200
-    assert "reasoning_effort" not in caplog.text
-
-
 @pytest.mark.parametrize("make", [kimi, minimax])
 def test_a_budget_of_any_protocols_name_reaches_the_engine(
-    servers: Callable[..., Served], make: Callable[[], Tokenizer]
+    servers: Serve, make: Callable[[], Tokenizer]
 ) -> None:
     server, tokenizer = servers(make), make()
     section = "<|tool_calls_section_begin|>" if make is kimi else "<minimax:tool_call>"
@@ -158,16 +138,11 @@ def test_a_budget_of_any_protocols_name_reaches_the_engine(
     assert budget_of(defaulting, thinking_token_budget=0, **thinking) == ThinkingBudget(
         0, expected.ends
     )
+    off = budget_of(servers(kimi), thinking_token_budget=7, reasoning_effort="none")
+    assert off is not None and off.begins == id_of(THINK, kimi()), "the answer may begin to think"
 
 
-def test_where_the_prompt_has_not_begun_to_think_the_answer_may(
-    servers: Callable[..., Served],
-) -> None:
-    budget = budget_of(servers(kimi), thinking_token_budget=7, reasoning_effort="none")
-    assert budget is not None and budget.begins == id_of(THINK, kimi())
-
-
-def test_excluded_reasoning_is_not_told(servers: Callable[..., Served]) -> None:
+def test_excluded_reasoning_is_not_told(servers: Serve) -> None:
     asked: dict[str, Any] = {"reasoning": {"effort": "high", "exclude": True}}
     message = post(servers(kimi), **asked).json()["choices"][0]["message"]
     assert message["content"] == "well" and "reasoning" not in message

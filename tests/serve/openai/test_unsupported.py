@@ -1,45 +1,29 @@
 """Options that this release has not are refused by name; docs/request-options.md lists them."""
 
 import json
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import pytest
+from client_types import kinds, names
 from fake_server import Served
-from openai.types import completion_create_params
-from openai.types.chat import (
-    ChatCompletionContentPartImageParam,
-    ChatCompletionContentPartParam,
-    ChatCompletionContentPartTextParam,
-    ChatCompletionFunctionToolParam,
-    ChatCompletionMessageParam,
-    ChatCompletionStreamOptionsParam,
-    ChatCompletionToolChoiceOptionParam,
-    ChatCompletionToolUnionParam,
-    chat_completion_content_part_image_param,
-)
-from openai.types.chat import (
-    completion_create_params as chat_create_params,
-)
+from openai.types import chat, completion_create_params
+from openai.types.chat import chat_completion_content_part_image_param as image_param
+from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.shared_params import FunctionDefinition
 from pydantic import BaseModel
 
 from docs.generator import ROOT
+from serve.openai import protocol, tools
 from serve.openai.content import BREAKPOINT, IMAGE, TEXT, ImagePart, ImageURL, TextPart
-from serve.openai.protocol import (
-    ChatCompletionRequest,
-    ChatMessage,
-    CompletionRequest,
-    StreamOptions,
-)
-from serve.openai.tools import Function, Tool
 from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD, MESSAGE, STREAM
 from serve.sglang.protocol import NEUTRAL, NEUTRAL_SAMPLING
 
+HELLO = {"role": "user", "content": "abc"}
 BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
     "completions": ("/v1/completions", {"prompt": "abc", "max_tokens": 1}, COMPLETION),
     "chat": (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 1},
+        {"messages": [HELLO], "max_tokens": 1},
         CHAT,
     ),
     "/generate": ("/generate", {"text": "abc", "sampling_params": {"max_new_tokens": 1}}, NEUTRAL),
@@ -47,17 +31,17 @@ BODIES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[object, ...]]]] = {
 WITHOUT_EFFECT = {"metadata", "prompt_cache_key", "safety_identifier", "user"}
 """Of OpenAI's options those that change no answer."""
 OF_CLIENT: list[tuple[type[BaseModel], Any, Any]] = [
-    (CompletionRequest, completion_create_params.CompletionCreateParams, COMPLETION),
-    (ChatCompletionRequest, chat_create_params.CompletionCreateParams, CHAT),
-    (StreamOptions, ChatCompletionStreamOptionsParam, STREAM),
-    (Tool, ChatCompletionFunctionToolParam, {}),
-    (Function, FunctionDefinition, {"description": "the template's"}),
-    (TextPart, ChatCompletionContentPartTextParam, {BREAKPOINT: "no effect"}),
-    (ImagePart, ChatCompletionContentPartImageParam, {BREAKPOINT: "no effect"}),
-    (ImageURL, chat_completion_content_part_image_param.ImageURL, {}),
+    (protocol.CompletionRequest, completion_create_params.CompletionCreateParams, COMPLETION),
+    (protocol.ChatCompletionRequest, chat_create_params.CompletionCreateParams, CHAT),
+    (protocol.StreamOptions, chat.ChatCompletionStreamOptionsParam, STREAM),
+    (tools.Tool, chat.ChatCompletionFunctionToolParam, {}),
+    (tools.Function, FunctionDefinition, {"description": "the template's"}),
+    (TextPart, chat.ChatCompletionContentPartTextParam, {BREAKPOINT: "no effect"}),
+    (ImagePart, chat.ChatCompletionContentPartImageParam, {BREAKPOINT: "no effect"}),
+    (ImageURL, image_param.ImageURL, {}),
     (
-        ChatMessage,
-        ChatCompletionMessageParam,
+        protocol.ChatMessage,
+        chat.ChatCompletionMessageParam,
         MESSAGE | dict.fromkeys(("name", "tool_calls", "tool_call_id")),
     ),
 ]
@@ -94,23 +78,17 @@ def test_the_docs_list_every_refused_option() -> None:
 def test_neutral_values_pass_and_others_are_refused_by_name(fake: Served, place: str) -> None:
     path, body, neutral = BODIES[place]
     for name, values in neutral.items():
-        error = fake.http.post(path, json=body | {name: "unheard of"}).json()["error"]
+        error = fake.refusal(path, body | {name: "unheard of"})
         assert (error["param"], error["code"]) == (name, "unsupported_option")
         assert INSTEAD.get(name, "leave it out") in error["message"]
         for value in values:
-            assert fake.http.post(path, json=body | {name: value}).status_code == 200, name
+            fake.ask(path, **body | {name: value})
 
 
-@pytest.mark.parametrize("value", [1, -1, "high"])
-def test_a_priority_other_than_the_default_is_refused(fake: Served, value: object) -> None:
+def test_a_priority_other_than_the_default_is_refused(fake: Served) -> None:
     for path, body, _ in BODIES.values():
-        assert fake.http.post(path, json=body | {"priority": value}).status_code == 400
-
-
-def names(typed: Any) -> set[str]:
-    """The options of a typed dictionary, or of all in a union."""
-    members = get_args(typed) or (typed,)
-    return {name for member in members for name in get_type_hints(member)}
+        for value in (1, -1, "high"):
+            assert fake.refusal(path, body | {"priority": value})
 
 
 @pytest.mark.parametrize(
@@ -124,80 +102,68 @@ def test_every_option_of_openais_client_is_known(
     assert not WITHOUT_EFFECT & fields
 
 
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [("/v1/chat/completions", "messages"), ("/tokenize", "messages"), ("/v1/responses", "input")],
-)
 @pytest.mark.parametrize("name", MESSAGE)
-def test_what_no_message_of_these_models_has_is_refused_by_name(
-    fake: Served, name: str, path: str, field: str
+def test_what_no_message_of_these_models_has_is_refused_by_name(fake: Served, name: str) -> None:
+    places = {"/v1/chat/completions": "messages", "/tokenize": "messages", "/v1/responses": "input"}
+    for path, field in places.items():
+        said = {"role": "assistant", "content": "b", name: True}
+        body: dict[str, Any] = {field: [HELLO, said]}
+        error = fake.refusal(path, body)
+        assert (error["param"], error["code"]) == (f"{field}.{name}", "unsupported_option")
+        for value in MESSAGE[name]:
+            said[name] = value
+            fake.ask(path, **body)
+
+
+def test_a_prompt_that_chats_do_not_have_is_not_tokenized(fake: Served) -> None:
+    given: dict[str, Any] = {"continue_final_message": True, "documents": [1]}
+    for name, value in given.items():
+        for path in ("/v1/chat/completions", "/tokenize"):
+            body = {"messages": [HELLO], name: value}
+            assert fake.refusal(path, body)["param"] == name
+
+
+OF_KINDS: dict[str, tuple[Any, set[str], Any]] = {
+    "messages": (
+        chat.ChatCompletionContentPartParam,
+        {TEXT, IMAGE},
+        lambda kind: [{"role": "user", "content": [{"type": kind, kind: {}}]}],
+    ),
+    "tool_choice": (
+        chat.ChatCompletionToolChoiceOptionParam,
+        {"function", "allowed_tools"},
+        lambda kind: {"type": kind, kind: {"name": "f"}},
+    ),
+    "tools": (chat.ChatCompletionToolUnionParam, {"function"}, lambda kind: [{"type": kind}]),
+}
+"""Fields whose parts have a type, the types that are read, and a value of another."""
+
+
+@pytest.mark.parametrize("field", OF_KINDS)
+def test_every_kind_of_part_tool_and_choice_is_read_or_refused_by_name(
+    fake: Served, field: str
 ) -> None:
-    said = {"role": "assistant", "content": "b", name: True}
-    body = {field: [{"role": "user", "content": "abc"}, said]}
-    error = fake.http.post(path, json=body).json()["error"]
-    assert (error["param"], error["code"]) == (f"{field}.{name}", "unsupported_option")
-    for value in MESSAGE[name]:
-        said[name] = value
-        assert fake.http.post(path, json=body).status_code == 200
+    union, read, value_of = OF_KINDS[field]
+    assert read < kinds(union)
+    for kind in kinds(union) - read:
+        error = fake.refusal("/v1/chat/completions", BODIES["chat"][1] | {field: value_of(kind)})
+        assert error["param"] == field and repr(kind) in error["message"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("continue_final_message", True), ("documents", [1])])
-def test_a_prompt_that_chats_do_not_have_is_not_tokenized(
-    fake: Served, name: str, value: object
-) -> None:
-    for path in ("/v1/chat/completions", "/tokenize"):
-        body = {"messages": [{"role": "user", "content": "abc"}], name: value}
-        assert fake.http.post(path, json=body).json()["error"]["param"] == name
-
-
-def kinds_of(union: Any) -> set[str]:
-    """What the fields `type` of a union's typed dictionaries are."""
-    typed = (member for member in get_args(union) if get_origin(member) is not Literal)
-    return {get_args(get_type_hints(member)["type"])[0] for member in typed}
-
-
-def refused(fake: Served, body: dict[str, Any]) -> dict[str, Any]:
-    path, good, _ = BODIES["chat"]
-    answer = fake.http.post(path, json=good | body)
-    assert answer.status_code == 400, body
-    return answer.json()["error"]
-
-
-def test_parts_of_other_kinds_are_refused(fake: Served) -> None:
-    kinds = kinds_of(ChatCompletionContentPartParam)
-    assert {TEXT, IMAGE, "input_audio"} < kinds
-    for kind in kinds - {TEXT, IMAGE}:
-        message = {"role": "user", "content": [{"type": kind, kind: {}}]}
-        error = refused(fake, {"messages": [message]})
-        assert error["param"] == "messages" and repr(kind) in error["message"]
-
-
-def test_a_breakpoint_of_the_cache_changes_nothing(fake: Served) -> None:
-    path, good, _ = BODIES["chat"]
-    answers = []
-    for mark in ({}, {BREAKPOINT: {"mode": "explicit", "ttl": "12h"}}, {BREAKPOINT: None}):
-        message = {"role": "user", "content": [{"type": "text", "text": "abc", **mark}]}
-        answer = fake.http.post(path, json=good | {"messages": [message], "seed": 0}).json()
-        answers.append((answer["choices"], answer["usage"]["prompt_tokens"]))
-    assert answers[0] == answers[1] == answers[2]
-    message = {"role": "user", "content": [{"type": "text", "text": "abc", BREAKPOINT: "here"}]}
-    assert BREAKPOINT in refused(fake, {"messages": [message]})["message"]
-
-
-def test_every_choice_of_tools_is_read_or_refused_by_name(fake: Served) -> None:
-    kinds = kinds_of(ChatCompletionToolChoiceOptionParam)
-    assert {"function", "allowed_tools"} < kinds
-    for kind in kinds - {"function", "allowed_tools"}:
-        error = refused(fake, {"tool_choice": {"type": kind, kind: {"name": "f"}}})
-        assert error["param"] == "tool_choice" and repr(kind) in error["message"]
-    (modes,) = (m for m in get_args(ChatCompletionToolChoiceOptionParam) if get_origin(m))
+def test_the_modes_of_choice_are_known() -> None:
+    (modes,) = (m for m in get_args(chat.ChatCompletionToolChoiceOptionParam) if get_origin(m))
     assert set(get_args(modes)) == {"none", "auto", "required"}
 
 
-def test_tools_of_other_kinds_are_refused(fake: Served) -> None:
-    path, body, _ = BODIES["chat"]
-    kinds = kinds_of(ChatCompletionToolUnionParam)
-    assert {"custom", "function"} <= kinds
-    for kind in kinds - {"function"}:
-        error = fake.http.post(path, json=body | {"tools": [{"type": kind}]}).json()["error"]
-        assert error["param"] == "tools" and kind in error["message"]
+def test_a_breakpoint_of_the_cache_changes_nothing(fake: Served) -> None:
+    def asking(**mark: Any) -> dict[str, Any]:
+        part = {"type": "text", "text": "abc", **mark}
+        return {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1, "seed": 0}
+
+    answers = []
+    for mark in ({}, {BREAKPOINT: {"mode": "explicit", "ttl": "12h"}}, {BREAKPOINT: None}):
+        answer = fake.ask("/v1/chat/completions", **asking(**mark))
+        answers.append((answer["choices"], answer["usage"]["prompt_tokens"]))
+    assert answers[0] == answers[1] == answers[2]
+    error = fake.refusal("/v1/chat/completions", asking(**{BREAKPOINT: "here"}))
+    assert BREAKPOINT in error["message"]

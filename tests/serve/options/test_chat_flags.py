@@ -2,8 +2,8 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-import openai
 import pytest
 from chat_tokenizers import kimi, minimax
 from fake_server import served_by
@@ -16,6 +16,7 @@ from serve.cli import main as serve_main
 from serve.options.chat import PARSERS, ChatOptions
 from serve.options.serve_flags import parse_serve_flags
 
+CHAT = "/v1/chat/completions"
 TEMPLATE = """\
 {%- for m in messages -%}
 {%- if m.role == 'robot' -%}{{ raise_exception('no robots: ' + m.content) }}{%- endif -%}
@@ -34,23 +35,6 @@ def test_both_engines_names_of_a_parser_are_known() -> None:
     assert vllm == sglang == ChatOptions(reasoning_parser="minimax_m2", tool_call_parser="kimi_k2")
     assert chat("--enable-auto-tool-choice").auto_tool_choice is True
     assert chat("--no-enable-auto-tool-choice").auto_tool_choice is False
-
-
-@pytest.mark.parametrize(
-    ("argv", "naming"),
-    [
-        (["--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
-        (["--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
-        (["--default-chat-template-kwargs", "{"], "--default-chat-template-kwargs is not JSON"),
-        (["--default-chat-template-kwargs", "[]"], "must be a JSON object"),
-    ],
-)
-def test_flags_that_can_not_be_used_are_named(
-    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        chat(*argv)
-    assert naming in capsys.readouterr().err
 
 
 def test_where_drafts_are_not_coupled_nothing_holds_calls_and_the_start_says_so(
@@ -96,29 +80,12 @@ def test_a_template_file_replaces_the_checkpoints(tmp_path: Path) -> None:
     engine = ScriptedEngine(answers=[tokenizer.encode("x</think>y", add_special=True)])
     with served_by(engine, tokenizer, template_kwargs=options.template_kwargs) as server:
 
-        def ask(role: str, **variables: object) -> object:
-            return server.openai.chat.completions.create(
-                model="fake",
-                messages=[{"role": role, "content": "hi"}],  # type: ignore[arg-type]
-                extra_body={"chat_template_kwargs": variables},
-            )
+        def asking(role: str, **variables: object) -> dict[str, Any]:
+            messages = [{"role": role, "content": "hi"}]
+            return {"messages": messages, "chat_template_kwargs": variables}
 
-        ask("user")
-        ask("user", quick=False, strange=True)
-        prompts = [tokenizer.decode(request.prompt_ids) for request in engine.requests]
+        server.ask(CHAT, **asking("user"))
+        server.ask(CHAT, **asking("user", quick=False, strange=True))
+        prompts = [tokenizer.decode(request.prompt_ids) for request in engine.asked]
         assert prompts == ["hi<think></think>", "i<think>"]
-        with pytest.raises(openai.BadRequestError, match="no robots: hi"):
-            ask("robot")
-
-
-def test_without_a_reasoning_parser_reasoning_is_content() -> None:
-    tokenizer = kimi()
-    engine = ScriptedEngine(answers=[tokenizer.encode("a</think>b", add_special=True)])
-    reading = choose_reading(tokenizer, "none")
-    with served_by(engine, tokenizer, reading=reading) as server:
-        answer = server.openai.chat.completions.create(
-            model="fake",
-            messages=[{"role": "user", "content": "hi"}],
-            extra_body={"chat_template_kwargs": {"thinking": True}},
-        )
-    assert answer.choices[0].message.content == "a</think>b"
+        assert "no robots: hi" in server.refusal(CHAT, asking("robot"))["message"]

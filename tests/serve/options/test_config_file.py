@@ -79,9 +79,6 @@ def test_what_is_wrong_in_a_file_costs_one_line(
         read("--demo", "--config", write(text))
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
-
-
-def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         read("--demo", "--config", "/nowhere/config.yaml")
     assert "/nowhere/config.yaml" in capsys.readouterr().err

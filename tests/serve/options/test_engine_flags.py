@@ -1,15 +1,18 @@
-"""One group of flags makes the engine's configuration for every command, without importing JAX."""
+"""One group of flags makes the engine's configuration for every command, without importing JAX;
+--kv-cache-scale is a number, or a file that is read as it was written."""
 
 import json
 import subprocess
 import sys
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine import EngineConfig, KVScales
 from serve.generate.flags import parse_generate_flags
+from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
 from serve.options.serve_flags import parse_serve_flags
 
 SPECULATION = {
@@ -64,16 +67,7 @@ def test_every_option_of_the_engine_is_a_flag_of_every_command(parse: Any) -> No
         decode_context_parallel_size=2,
     )
     assert parse("--demo", "--adaptive").adaptive and parse("--demo", "--exact").exact
-    tree = parse("--demo", *TREE)
-    assert (tree.eagle_topk, tree.num_draft_tokens, tree.num_speculative_tokens) == (4, 12, 3)
-    forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1, 0.5, 0]}
-    synthetic = parse("--demo", "--speculative-config", json.dumps(forced))
-    assert synthetic.synthetic_acceptance_rates == (1, 0.5, 0)
-
-
-@COMMANDS
-def test_without_flags_the_defaults_are_the_engines(parse: Any) -> None:
-    assert parse("--demo") == EngineConfig()
+    assert parse("--demo") == EngineConfig(), "the defaults are the engine's"
 
 
 @COMMANDS
@@ -145,23 +139,59 @@ def test_the_engines_errors_name_flags(
 
 
 @pytest.mark.parametrize(
-    "module, argv, status",
-    [
-        ("serve.cli", ["--help"], 0),
-        ("serve.cli", ["m", "--nonsense"], 2),
-        ("serve.cli", [*EVERYTHING, "--port", "-1"], 2),
-        ("serve.generate.cli", ["--help"], 0),
-        ("serve.generate.cli", ["m", "--prompt", "a", "--block-size", "0"], 2),
-    ],
+    "module, mistake",
+    [("serve.cli", [*EVERYTHING, "--port", "-1"]), ("serve.generate.cli", ["m", "--nonsense"])],
 )
-def test_help_and_mistakes_do_not_wait_for_jax(module: str, argv: list[str], status: int) -> None:
+def test_help_and_mistakes_do_not_wait_for_jax(module: str, mistake: list[str]) -> None:
     code = (
         f"import sys, {module} as command\n"
-        f"try: command.main({argv!r})\n"
-        "except SystemExit as left: status = left.code or 0\n"
+        f"for argv, expected in ((['--help'], 0), ({mistake!r}, 2)):\n"
+        "    try: command.main(argv)\n"
+        "    except SystemExit as left: assert (left.code or 0) == expected, left.code\n"
         "heavy = {'jax', 'jaxlib', 'numpy', 'torch', 'fastapi', 'pydantic'} & set(sys.modules)\n"
-        f"assert status == {status}, status\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+SCALES = KVScales((0.5, 0.25), (0.1, 3.0))
+FP8 = ["--demo", "--kv-cache-dtype", "fp8", "--kv-cache-scale"]
+
+
+def test_a_written_file_is_what_the_flag_reads(tmp_path: Path) -> None:
+    path = tmp_path / "factors.json"
+    write_kv_scales(path, SCALES, {"prompts": 3})
+    assert serve(*FP8, f"{path}").kv_cache_scale == SCALES == read_kv_scales(path)
+    assert serve(*FP8, "0.5").kv_cache_scale == 0.5
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ([1, 2], "must be a JSON object with the lists"),
+        ({"target": [1.0]}, "must be a JSON object with the lists"),
+        ({"target": [1.0], "draft": [], "other": 1}, "must be a JSON object with the lists"),
+        ({"target": 1.0, "draft": []}, "must be lists of numbers"),
+        ({"target": ["1"], "draft": []}, "must be lists of numbers"),
+        ({"target": [True], "draft": []}, "must be lists of numbers"),
+        ({"target": [1.0, 0.0], "draft": []}, "must be positive and finite, got 0.0"),
+        ({"target": [float("inf")], "draft": []}, "must be positive and finite, got inf"),
+    ],
+)
+def test_other_files_are_refused_by_name(tmp_path: Path, content: Any, said: str) -> None:
+    path = tmp_path / "factors.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError, match=said) as error:
+        read_kv_scales(path)
+    assert f"{path}" in f"{error.value}"
+
+
+def test_without_a_factor_the_server_takes_1_and_offline_generation_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert serve(*FP8[:-1]).kv_cache_scale == 1.0
+    with pytest.raises(SystemExit):
+        generate(*FP8[:-1])
+    assert "fp8 needs --kv-cache-scale: measured factors" in capsys.readouterr().err

@@ -13,20 +13,22 @@ from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
-HOSTS = [
-    "--coordinator-address",
-    "[::1]:1",
-    "--num-processes",
-    "2",
-    "--process-id",
-    "0",
-    "-tp",
-    "8",
-]
+HOSTS = ["--coordinator-address", "[::1]:1", "--num-processes", "2", "--process-id", "0"]
+HOSTS += ["-tp", "8"]
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 K0, K3 = EngineConfig(num_speculative_tokens=0), EngineConfig(num_speculative_tokens=3)
 TABLE = "num_speculative_tokens_per_batch_size"
+NOT_SAFE = [("--allowed-origins", "https://a.org"), ("--allowed-origins", "[1]")]
+NOT_SAFE += [("--allowed-methods", '["GET"]'), ("--root-path", "llm"), ("--ssl-keyfile", "a.pem")]
+NOT_SAFE += [("--allowed-hosts", "https://a.example"), ("--allowed-hosts", "a.example:80")]
+BAD_KEYS = ("", " a", "ä", "a\n")
+KWARGS, ROPE = "--default-chat-template-kwargs", "--draft-rope-theta"
+SCALE = ["--kv-cache-dtype", "fp8", "--kv-cache-scale"]
+REPLICAS = ["--demo", "--data-parallel-size", "2", "--enable-expert-parallel"]
+EVENTS = '{"enable_kv_cache_events": true}'
+RAY = ["--distributed-executor-backend", "ray"]
+BY_RAY = ["--demo", *RAY, "-tp", "4", "--num-processes", "2"]
 SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
 
 
@@ -47,9 +49,6 @@ def test_both_spellings_of_a_flag_are_one() -> None:
     assert dashes == parse("m", "--max_model_len", "99", "--max_num_seqs=4", "--block_size", "8")
     assert (dashes.engine.max_model_len, dashes.max_model_len) == (99, 99)
     assert (dashes.engine.max_num_seqs, dashes.engine.page_size) == (4, 8)
-
-
-def test_values_keep_their_underscores() -> None:
     assert parse("my_model", "--served_model_name", "a_b", "c").served_model_name == ("a_b", "c")
 
 
@@ -97,44 +96,30 @@ def test_the_method_is_coupled_unless_the_configuration_says_otherwise() -> None
     assert forced.method.synthetic_acceptance_length == 2.5
 
 
-def test_k_is_chosen_by_measurement_only_when_asked_for() -> None:
-    assert [parse("--demo", *flag).engine.adaptive for flag in ([], ["--adaptive"])] == [
-        False,
-        True,
-    ]
-
-
-@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
-def test_keys_of_the_configuration_are_flags_too(form: str) -> None:
-    keys = {
-        "model": "my_draft",
-        "num-speculative-tokens": "5",
-        "rejection_sample_method": "standard",
-    }
-    words = [form.format(f"--speculative_config.{k}", v).split() for k, v in keys.items()]
-    dotted = parse("m", *[word for flag in words for word in flag])
+def test_keys_of_the_configuration_are_flags_too() -> None:
+    keys = {"model": "my_draft", "num-speculative-tokens": "5"}
+    keys |= {"rejection_sample_method": "standard"}
     config = {k.replace("-", "_"): v for k, v in keys.items()} | {"num_speculative_tokens": 5}
-    assert dotted == parse("m", *spec(**config))
+    apart = [word for k, v in keys.items() for word in (f"--speculative_config.{k}", v)]
+    joined = [f"--speculative_config.{k}={v}" for k, v in keys.items()]
+    assert parse("m", *apart) == parse("m", *joined) == parse("m", *spec(**config))
 
 
-@pytest.mark.parametrize(
-    "argv, expected",
-    [
-        ([], None),
-        (["--gpu-memory-utilization", "0.9"], MemoryShare(0.9)),
-        (["--mem_fraction_static=0.8"], MemoryShare(0.8, programs_on_top=True)),
-    ],
-)
-def test_sglangs_share_of_memory_leaves_programs_out(argv: list[str], expected: object) -> None:
-    assert parse("m", *argv).memory == expected
-
-
-def test_openais_sampling_defaults_are_no_defaults() -> None:
-    found = [
-        parse("m", *argv).generation_config for argv in ([], ["--sampling-defaults", "openai"])
-    ]
-    assert found == ["auto", "vllm"]
-    assert parse("m", "--generation-config", "vllm").generation_config == "vllm"
+def test_flags_of_both_engines_about_memory_sampling_and_prefixes() -> None:
+    """SGLang's share of memory leaves programs out; OpenAI's sampling defaults are no defaults."""
+    shares = {"--gpu-memory-utilization=0.9": MemoryShare(0.9)}
+    shares["--mem_fraction_static=0.8"] = MemoryShare(0.8, programs_on_top=True)
+    for flag, share in shares.items():
+        assert parse("m", flag).memory == share
+    defaults = parse("m")
+    assert (defaults.host, defaults.port) == ("127.0.0.1", 8000), "no other machine by default"
+    assert defaults.memory is None and defaults.generation_config == "auto"
+    for argv in (["--sampling-defaults", "openai"], ["--generation-config", "vllm"]):
+        assert parse("m", *argv).generation_config == "vllm"
+    assert defaults.engine.enable_prefix_caching
+    assert parse("m", "--enable-prefix-caching").engine.enable_prefix_caching
+    for flag in ("--no-enable-prefix-caching", "--disable_radix_cache"):
+        assert not parse("m", flag).engine.enable_prefix_caching
 
 
 def test_a_flag_without_effect_is_said_once_with_its_reason() -> None:
@@ -157,13 +142,6 @@ def test_variables_of_other_engines_are_named_by_what_they_are() -> None:
     ]
 
 
-@pytest.mark.parametrize("form", ["dummy", "gguf", "pt"])
-def test_weights_that_would_be_others_are_refused(form: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        parse("m", "--load-format", form)
-    assert parse("m", "--load-format", "safetensors") == parse("m")
-
-
 def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
     ours = parse("m", *spec(model="d"))
     argv = ["m", *spec(model="d", quantization="fp8", max_model_len=99, kv_cache_dtype="auto")]
@@ -175,34 +153,13 @@ def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
         assert line.startswith(f"--speculative-config {key} has no effect in this engine: ")
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3"])
-def test_the_drafts_cache_dtype_may_repeat_the_targets(dtype: str) -> None:
-    target = ["--kv-cache-dtype", "fp8", "--kv-cache-scale", "1"]
-    assert (
-        parse("m", *spec(model="d", kv_cache_dtype=dtype), *target).engine.kv_cache_dtype == "fp8"
-    )
-
-
-def test_loopback_is_the_default() -> None:
-    assert (parse("m").host, parse("m").port) == ("127.0.0.1", 8000)
-
-
-def test_flags_without_effect_are_listed() -> None:
-    argv = ["m", "--attention-backend", "aiter", "--enable-torch-compile", "-tp", "1"]
-    assert parse_serve_flags(argv)[1] == ["--attention-backend", "--enable-torch-compile"]
-
-
-@pytest.mark.parametrize(
-    "argv, enabled",
-    [
-        ([], True),
-        (["--enable-prefix-caching"], True),
-        (["--no-enable-prefix-caching"], False),
-        (["--disable_radix_cache"], False),
-    ],
-)
-def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: bool) -> None:
-    assert parse("m", *argv).engine.enable_prefix_caching is enabled
+def test_values_that_change_nothing_are_taken() -> None:
+    """The draft's cache has the target's dtype, and weights are safetensors."""
+    assert parse("m", "--load-format", "safetensors") == parse("m")
+    for dtype in ("fp8", "fp8_e4m3"):
+        target = ["--kv-cache-dtype", "fp8", "--kv-cache-scale", "1"]
+        options = parse("m", *spec(model="d", kv_cache_dtype=dtype), *target)
+        assert options.engine.kv_cache_dtype == "fp8"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +173,9 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["m", "--drain-timeout", "-1"], "--drain-timeout"),
         (["m", "--nonsense"], "--nonsense"),
         (["m", "--dtype", "float16"], "--dtype"),
+        (["m", "--load-format", "dummy"], "--load-format"),
+        (["m", "--load-format", "gguf"], "--load-format"),
+        (["m", "--load-format", "pt"], "--load-format"),
         (["m", "--gpu-memory-utilization", "1.1"], "--gpu-memory-utilization must be in (0, 1]"),
         (["m", "--mem-fraction-static", "0"], "--mem-fraction-static must be in (0, 1]"),
         (
@@ -275,7 +235,6 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         ),
         (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
         (["m", "--adaptive"], "at least 1 for --adaptive to choose"),
-        (["--demo", "--adaptive", "--exact"], "--exact has one width"),
         (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"leave {TABLE} out"),
         (["--demo", "--adaptive", *spec(**{TABLE: [[1, 8, 1]]})], f"one of {TABLE} and --adaptive"),
         (["--demo", "--adaptive", *spec(**SYNTHETIC)], "which --adaptive would change"),
@@ -286,6 +245,36 @@ def test_prefixes_are_cached_unless_told_otherwise(argv: list[str], enabled: boo
         (["--demo", *spec(**{TABLE: [[1, 4]]})], "three integers"),
         (["--demo", *spec(**{TABLE: []})], "three integers"),
         (["--demo", *spec(**{TABLE: 3})], "must be a list"),
+        *((["m", flag, value], flag) for flag, value in NOT_SAFE),
+        (["m", "--allow-credentials"], "--allow-credentials"),
+        (["m", "--allowed-origins", '["*"]', "--allow-credentials"], "--allow-credentials"),
+        (["m", "--ssl-certfile", "cert.pem", "--ssl-cert-reqs", "2"], "--ssl-cert-reqs"),
+        *((["m", "--api-key", key], "--api-key") for key in BAD_KEYS),
+        *((["m", "--admin-api-key", key], "--admin-api-key") for key in BAD_KEYS),
+        (["m", "--api-key", "a", "b", "--admin-api-key", "b"], "--admin-api-key must differ"),
+        (["m", "--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
+        (["m", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
+        (["m", KWARGS, "{"], "--default-chat-template-kwargs is not JSON"),
+        (["m", KWARGS, "[]"], "must be a JSON object"),
+        (["m", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
+        (["m", *SCALE, "-1"], "--kv-cache-scale must be positive, got -1"),
+        (["m", *SCALE, "nan"], "must be positive, got nan"),
+        (["m", *SCALE, "no.json"], "a number or a file that can be read; no.json: No such file"),
+        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("0", "-1", "nan")),
+        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("inf", "ten")),
+        (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
+        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
+        (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
+        ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
+        ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
+        ([*REPLICAS, "--kv-role", "producer"], "replicas transfer no pages"),
+        (["--demo", *RAY, "-tp", "4"], "needs --num-processes, at least 2"),
+        (["--demo", *RAY, "-tp", "3", "--nnodes", "2"], "a divisor of the 3 devices"),
+        ([*BY_RAY, "--process-id", "0"], "places all processes and makes their key"),
+        ([*BY_RAY, "--distributed"], "leave out --coordinator-address"),
+        (["m", "--restart-workers"], "--restart-workers needs --distributed-executor-backend ray"),
+        (["m", RAY[0], "external_launcher"], "invalid choice"),
+        (["m", "--load-format", "runai_streamer"], "invalid choice"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(

@@ -1,4 +1,4 @@
-"""How many devices: the flags of two other engines, what is refused, and where a pair then lies."""
+"""How many devices and processes: flags of other engines, what is refused, and where pairs lie."""
 
 import json
 from typing import Any
@@ -16,6 +16,7 @@ from eagle3_tools.plan.options import build_parser as plan_parser
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
+from serve.options.executor.ray import RayOptions
 from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
@@ -70,19 +71,16 @@ def test_every_command_takes_vllms_interleave_size(
     assert "must be a number of tokens, 1 or more; got 0" in capsys.readouterr().err
 
 
-def said_of(size: int | None, parts: int = 8) -> list[str]:
-    said: list[str] = []
-    say_interleaving(size, parts, 64, said.append)
-    return said
-
-
 def test_an_interleave_size_other_than_the_block_size_gets_one_line_of_what_is_done() -> None:
-    (line,) = said_of(1)
-    assert line == (
+    said: list[str] = []
+    for size, parts in ((64, 8), (None, 8), (1, 1)):
+        say_interleaving(size, parts, 64, said.append)
+    assert said == []
+    say_interleaving(1, 8, 64, said.append)
+    assert said == [
         "--dcp-kv-cache-interleave-size 1: here each of 8 devices keeps 64 tokens of a page in a "
         "row, --block-size, which changes no answer"
-    )
-    assert said_of(64) == said_of(None) == said_of(1, parts=1) == []
+    ]
 
 
 def test_pair_and_plan_say_that_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,24 +165,26 @@ def test_the_embedded_pair_lies_where_the_flags_say(parallel: ParallelOptions) -
     assert len(kernel.sharding.device_set) == parallel.draft_tensor_parallel_size
 
 
-REPLICAS = ["--demo", "--data-parallel-size", "2", "--enable-expert-parallel"]
-EVENTS = '{"enable_kv_cache_events": true}'
+RAY = ("--distributed-executor-backend", "ray")
+BOTH = ("-tp", "4", "--num-processes", "2")
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
-        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
-        (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
-        ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
-        ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),
-        ([*REPLICAS, "--kv-role", "producer"], "replicas transfer no pages"),
-    ],
-)
-def test_what_replicas_have_not_is_refused_in_a_line(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def parsed(*flags: str) -> RayOptions | None:
+    return parse_serve_flags(["--demo", *flags])[0].ray
+
+
+def test_one_command_says_how_many_processes_ray_places_and_where_they_meet() -> None:
+    assert parsed(*RAY, *BOTH) == RayOptions(2, 2, 8476, 8477, False)
+    own = ("--master-port", "9", "--plan-port", "5", "--restart-workers")
+    assert parsed(*RAY, *BOTH, *own) == RayOptions(2, 2, 9, 5, True)
+    assert parsed("--distributed-executor-backend", "mp") is None
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("ray", "ray"), ("zmq", "hosts")])
+def test_a_missing_extra_is_named(
+    missing: str, extra: str, installed: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        serve(*argv)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    installed.remove(missing)
+    with pytest.raises(SystemExit):
+        parsed(*RAY, *BOTH)
+    assert f"pip install 'eagle3-jax[{extra}]'" in capsys.readouterr().err

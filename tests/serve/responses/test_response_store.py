@@ -5,13 +5,7 @@ import random
 import pytest
 
 from serve.asgi.errors import ApiError
-from serve.responses.store import (
-    LEAST_ENTRIES,
-    MOST_ENTRIES,
-    ResponseStore,
-    ResponseStores,
-    Turn,
-)
+from serve.responses.store import LEAST_ENTRIES, MOST_ENTRIES, ResponseStore, ResponseStores, Turn
 
 
 def turn(name: str, size: int = 10, previous: Turn | None = None) -> Turn:

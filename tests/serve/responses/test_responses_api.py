@@ -1,18 +1,18 @@
-"""POST /v1/responses, whole, as OpenAI's own client sees it."""
+"""POST /v1/responses, whole and truncated, as OpenAI's own client sees it."""
 
-import json
 from typing import Any
 
 import openai
 import pytest
-from called_tools import ANSWERS, THINKING, prompt_of
-from conversations import TOOLS
-from fake_engine import FakeEngine, expected_answer
-from fake_server import Served, wait_for
+from called_tools import THINKING
+from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
+from fake_server import Served
 from openai.types.responses import Response
 from pydantic import BaseModel, TypeAdapter
 
 SHOWN = {"skip_special_tokens": False}
+BAD_FORM = {"type": "json_schema", "name": "x", "schema": {"type": 1}}
+LOGPROBS: Any = ["message.output_text.logprobs"]
 
 
 def ask(server: Served, **given: Any) -> Any:
@@ -54,23 +54,6 @@ def test_a_stop_string_completes_a_response(fake: Served) -> None:
     assert answer.status == "completed" and answer.incomplete_details is None
 
 
-def test_a_tool_loop_goes_round(say) -> None:
-    """What a client got and sends back with the results is rendered as the model wrote it."""
-    server = say(ANSWERS["kimi_k2"])
-    history: list[Any] = [{"role": "user", "content": "How is Oslo?"}]
-    first = ask(server, input=history, tools=TOOLS, extra_body=THINKING)
-    assert [item.type for item in first.output] == ["reasoning", "message", *["function_call"] * 2]
-    calls = [item for item in first.output if item.type == "function_call"]
-    history += first.output
-    for call in calls:
-        output = {"type": "function_call_output", "call_id": call.call_id, "output": "5 degrees"}
-        history.append(output)
-    assert ask(server, input=history, tools=TOOLS).status == "completed"
-    prompt = prompt_of(server)
-    assert f"assistant<|im_middle|><think>{ANSWERS['kimi_k2']}<|im_end|>" in prompt
-    assert "## Return of functions.time:1\n5 degrees" in prompt
-
-
 def test_reasoning_comes_back_from_a_client_that_keeps_its_sealed_form_only(say) -> None:
     server = say("I think é hard.</think>So it is.")
     include = ["reasoning.encrypted_content"]
@@ -79,7 +62,7 @@ def test_reasoning_comes_back_from_a_client_that_keeps_its_sealed_form_only(say)
     kept = first.output[0].model_dump(exclude={"content"})
     call = {"type": "function_call", "call_id": "c", "name": "time", "arguments": "{}"}
     ask(server, input=[{"role": "user", "content": "hello"}, kept, call], store=False)
-    prompt = server.engine.tokenizer.decode(server.engine.requests[-1].prompt_ids)
+    prompt = server.engine.tokenizer.decode(server.engine.asked[-1].prompt_ids)
     assert "I think é hard." in prompt
     foreign = kept | {"encrypted_content": "gAAAAA"}
     with pytest.raises(openai.BadRequestError, match="was not made here"):
@@ -99,99 +82,75 @@ def test_structured_output_is_parsed(server: Served) -> None:
     assert answer.text.format.type == "json_schema"
 
 
-@pytest.mark.xdist_group("served pair")
-@pytest.mark.parametrize(
-    ("choice", "names"),
-    [
-        ("required", {"weather", "time"}),
-        ({"type": "function", "name": "time"}, {"time"}),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "required",
-                "tools": [{"type": "function", "name": "weather"}],
-            },
-            {"weather"},
-        ),
-    ],
-)
-def test_what_must_be_called_is_called(server: Served, choice: Any, names: set[str]) -> None:
-    answer = ask(
-        server, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, max_output_tokens=80
-    )
-    calls = [item for item in answer.output if item.type == "function_call"]
-    assert len(calls) == 1 and calls[0].name in names
-    assert answer.tool_choice if isinstance(choice, str) else answer.tool_choice.type
-    if answer.status == "completed":
-        json.loads(calls[0].arguments)
-
-
 def test_log_probabilities_are_those_of_the_text(say) -> None:
     server = say("I think.</think>So it is. é")
-    answer = ask(
-        server, include=["message.output_text.logprobs"], top_logprobs=1, extra_body=THINKING
-    )
+    answer = ask(server, include=LOGPROBS, top_logprobs=1, extra_body=THINKING)
     logprobs = answer.output[1].content[0].logprobs
     assert bytes(b for one in logprobs for b in one.bytes).decode() == answer.output_text
     assert [len(one.top_logprobs) for one in logprobs] == [1] * len(logprobs)
-    shown = ask(
-        server, include=["message.output_text.logprobs"], extra_body=THINKING | SHOWN
-    ).output[1]
-    assert shown.content[0].logprobs == [
-        one.model_copy(update={"top_logprobs": []}) for one in logprobs
-    ]
+    shown = ask(server, include=LOGPROBS, extra_body=THINKING | SHOWN).output[1]
+    plain = [one.model_copy(update={"top_logprobs": []}) for one in logprobs]
+    assert shown.content[0].logprobs == plain
     assert ask(server, extra_body=THINKING).output[1].content[0].logprobs == []
 
 
 @pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize(
-    ("given", "kind", "param", "code"),
+    ("given", "param", "code"),
     [
-        ({"model": "other"}, openai.NotFoundError, "model", "model_not_found"),
-        ({"input": "a" * 300}, openai.BadRequestError, "input", "context_length_exceeded"),
-        (
-            {"max_output_tokens": 255},
-            openai.BadRequestError,
-            "max_output_tokens",
-            "context_length_exceeded",
-        ),
-        ({"input": []}, openai.BadRequestError, "input", "invalid_value"),
-        ({"temperature": -1}, openai.BadRequestError, None, "invalid_value"),
-        ({"metadata": {"a": "b" * 513}}, openai.BadRequestError, "metadata", "invalid_value"),
-        (
-            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 1}}}},
-            openai.BadRequestError,
-            "text.format",
-            "invalid_value",
-        ),
-        ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice", "invalid_value"),
-        (
-            {"previous_response_id": "resp_1"},
-            openai.NotFoundError,
-            "previous_response_id",
-            "previous_response_not_found",
-        ),
-        (
-            {"input": [{"type": "item_reference", "id": "msg_1_0"}]},
-            openai.NotFoundError,
-            "input",
-            "item_not_found",
-        ),
+        ({"model": "other"}, "model", "model_not_found"),
+        ({"input": "a" * 300}, "input", "context_length_exceeded"),
+        ({"max_output_tokens": 255}, "max_output_tokens", "context_length_exceeded"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"temperature": -1}, None, "invalid_value"),
+        ({"metadata": {"a": "b" * 513}}, "metadata", "invalid_value"),
+        ({"text": {"format": BAD_FORM}}, "text.format", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
+        ({"input": [{"type": "item_reference", "id": "msg_1_0"}]}, "input", "item_not_found"),
     ],
 )
 def test_errors_are_openais(
-    server: Served, given: dict[str, Any], kind: type[openai.APIStatusError], param: Any, code: str
+    server: Served, given: dict[str, Any], param: str | None, code: str
 ) -> None:
+    kind = openai.NotFoundError if "not_found" in code else openai.BadRequestError
     with pytest.raises(kind) as caught:
         ask(server, **given)
     assert (caught.value.param, caught.value.code) == (param, code), caught.value.message
     assert "max_tokens" not in caught.value.message
 
 
-def test_a_client_that_hangs_up_frees_the_engine_and_leaves_nothing(serve) -> None:
-    server = serve(FakeEngine(step_s=0.02))
-    stream = ask(server, stream=True)
-    created = next(iter(stream))
-    stream.close()
-    wait_for(lambda: server.engine.cancelled)
-    assert server.http.get(f"/v1/responses/{created.response.id}").status_code == 404
+LIMIT = 8
+ROLES = ("user", "assistant", "assistant", "user", "user", "assistant") * 3
+
+
+def prompt_of(messages: list[dict[str, str]]) -> str:
+    """Messages one a line, one character a token."""
+    return "\n".join(message["content"] for message in messages)
+
+
+def longest_that_fits(messages: list[dict[str, str]], head: int) -> str:
+    """The prompt without the oldest turns behind the first `head` messages."""
+    cuts = [i for i, m in enumerate(messages) if i == head or (i > head and m["role"] == "user")]
+    prompts = [prompt_of(messages[:head] + messages[i:]) for i in cuts]
+    return next(prompt for prompt in prompts if len(prompt) + LIMIT <= MAX_MODEL_LEN)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_as_few_as_possible_of_the_oldest_messages_are_left_out(fake: Served, system: bool) -> None:
+    for size in (10, 16, 17, 25, 40, 70, 110):
+        messages = [{"role": r, "content": chr(ord("a") + i) * size} for i, r in enumerate(ROLES)]
+        if system:
+            messages.insert(0, {"role": "system", "content": "s" * 20})
+        body: dict[str, Any] = {"input": messages, "max_output_tokens": LIMIT, "seed": 0}
+        answer = fake.ask("/v1/responses", **body, truncation="auto")
+        prompt = longest_that_fits(messages, int(system))
+        assert answer["usage"]["input_tokens"] == len(prompt)
+        assert answer["output"][0]["content"][0]["text"] == expected_answer(prompt, 0, LIMIT)
+        whole = fake.http.post("/v1/responses", json=body)
+        assert (whole.status_code == 200) == (prompt == prompt_of(messages))
+
+
+def test_one_message_that_is_too_long_is_refused_all_the_same(fake: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="context length"):
+        fake.openai.responses.create(model="fake", input="a" * 300, truncation="auto")

@@ -4,10 +4,9 @@ import itertools
 import json
 from typing import Any
 
-import openai
 import pytest
 from called_tools import ANSWERS, THINKING
-from conversations import TOOLS
+from called_tools import RESPONSE_TOOLS as TOOLS
 from fake_engine import FakeEngine
 from fake_server import Served
 from openai.types.responses import ResponseStreamEvent
@@ -82,16 +81,6 @@ def test_events_tell_of_each_item_from_its_beginning_to_its_end(say, name: str) 
     assert without_ids(whole["output"]) == without_ids(last["output"])
 
 
-def test_text_within_a_call_comes_behind_the_calls(say) -> None:
-    """MiniMax's calls are text, in which a model may say anything between two parameters."""
-    text = ANSWERS["minimax_m2"].replace('<parameter name="days">', 'Well. <parameter name="days">')
-    found = events(say(text, chat_format="minimax_m2"))
-    items = check_items(found)
-    assert [item["type"] for item in items[1:]] == ["message", *["function_call"] * 2, "message"]
-    assert json.loads(items[2]["arguments"]) == {"city": "Oslo", "days": 2}
-    assert items[-1]["content"][0]["text"].strip() == "Well."
-
-
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in item.items() if name != "id"} for item in items]
 
@@ -121,16 +110,6 @@ def test_a_stream_that_was_cut_ends_as_incomplete(say) -> None:
     assert response["output"][-1]["status"] == "incomplete"
 
 
-def test_the_clients_own_helper_follows_a_stream(say) -> None:
-    server = say(ANSWERS["kimi_k2"])
-    tools = [tool | {"strict": None} for tool in TOOLS]
-    given: Any = {"model": "fake", "input": "How is Oslo?", "tools": tools}
-    with server.openai.responses.stream(**given, extra_body=THINKING) as stream:
-        response = stream.get_final_response()
-    assert response.output_text == "One moment."
-    assert [item.type for item in response.output[2:]] == ["function_call"] * 2
-
-
 def test_an_error_after_the_beginning_is_the_last_event(serve) -> None:
     server = serve(FakeEngine(fail_at_step=3))
     with server.openai.responses.create(model="fake", input="hello", stream=True) as stream:
@@ -139,10 +118,3 @@ def test_an_error_after_the_beginning_is_the_last_event(serve) -> None:
     error = found[-1].response.error
     assert error.code == "server_error" and "the device is gone" in error.message
     assert found[-1].sequence_number == len(found) - 1
-
-
-def test_an_error_of_a_whole_answer_is_its_status(serve) -> None:
-    server = serve(FakeEngine(fail_at_step=3))
-    with pytest.raises(openai.APIStatusError) as caught:
-        server.openai.responses.create(model="fake", input="hello")
-    assert caught.value.status_code == 503

@@ -1,0 +1,11 @@
+"""What is installed, as the flags see it."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The modules that an engine by Ray finds."""
+    names = {"ray", "zmq"}
+    monkeypatch.setattr("serve.options.executor.ray.find_spec", lambda n: n in names or None)
+    return names
