@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from chat_tokenizers import kimi
 from fake_server import Served, served_by
+from few_programs import few_programs
 from seeing import chat, data_url, part, picture, text
 from tiny import DRAFT, TARGET, tiny_draft, tiny_target
 from tiny_vision import VISION, drawn
@@ -28,7 +30,8 @@ def server() -> Iterator[Served]:
     vision = drawn(replace(VISION, media_placeholder_token_id=PAD))
     sizes: dict[str, Any] = {"max_num_seqs": 2, "batch_buckets": (2,), "max_model_len": 256}
     config = EngineConfig(3, page_size=PAGE, enable_structured_outputs=False, **sizes)
-    engine = Engine(target, draft, config, tokenizer=kimi(), eos_token_ids=(), vision=vision)
+    with patch("eagle3_jax.engine.programs.executor.all_programs", few_programs):
+        engine = Engine(target, draft, config, tokenizer=kimi(), eos_token_ids=(), vision=vision)
     with served_by(engine, kimi(), images=set_up_images(ImageOptions(), vision)) as running:
         yield running
 
