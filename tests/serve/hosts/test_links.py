@@ -186,7 +186,7 @@ def test_beats_keep_peers_that_say_nothing_and_hold_the_interpreter(
 ) -> None:
     """As compiling may, for longer than the longest silence."""
     leader, follower = pair
-    ctypes.PyDLL(None).usleep(ctypes.c_uint(1_500_000))
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(2_500_000))
     leader.send(b"call")
     assert next(follower.calls()) == b"call"
     assert not said
