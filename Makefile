@@ -13,11 +13,11 @@ CUDA := .venv-cuda/bin
 CUDA_NEWEST := .venv-cuda-newest/bin
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
-INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
+INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable tools --editable
 # The last line of a proof: it passed on this commit.
 PASSED := $(PYTHON) tests/proof_record.py passed
 
-.PHONY: serve test page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
+.PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short \
 	rocm-emulate rocm-emulate-short \
@@ -37,12 +37,14 @@ test: .venv/installed-test
 page-check: .venv/installed-page-check
 	$(BIN)/python -m pytest --browser --screenshot docs/images/page.png tests/serve/test_page_in_browser.py tests/serve/test_images_on_the_page.py
 
-# The proofs and the worlds at full length, and the benchmarks of every form of drafts and every cache;
-# `make test` runs their short form.
+# The documentation as a site, in .cache/site; a link that leads nowhere fails. SERVE=1 serves it on port 8001.
+docs: .venv/installed-docs
+	$(BIN)/mkdocs $(if $(SERVE),serve --dev-addr 127.0.0.1:8001,build)
+
+# The proofs and the worlds at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
-		$(addprefix tests/serve/bench/test_,drafts.py kv_cache_bench.py) --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.
@@ -89,7 +91,7 @@ prove-sharding: .venv/installed-test
 prove-kernels: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pallas_kernels --long
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/eagle3_jax/engine --kernels pallas --optimise
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/amdgpu/cases tests/amdgpu/rounds --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(EMULATED) --long
 	@$(PASSED) $@
 
 # Checkpoints in every form, released and damaged, beside what transformers makes of them; `make test`
@@ -100,12 +102,11 @@ prove-checkpoints: .venv/installed-test
 	@$(PASSED) $@
 
 # Pages below the devices and between servers: writers and servers on both ends of transfers killed with
-# -9 at random points, five origins of a prompt with every draft; agents whose prompts outgrow the pool;
-# ten minutes of random traffic with a directory below host memory.
+# -9 at random points, five origins of a prompt with every draft; ten minutes of random traffic with a
+# directory below host memory.
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
 		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py)
-	$(BIN)/eagle3-bench agents
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@
 
@@ -135,7 +136,8 @@ prove-training: .venv/installed-test
 	@$(PASSED) $@
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
-ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu --ignore tests/amdgpu/cases --ignore tests/amdgpu/rounds
+EMULATED := $(addprefix tests/amdgpu/test_,cases.py rounding.py small_pair.py)
+ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu $(addprefix --ignore=,$(EMULATED))
 
 # A target that takes images.
 SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
@@ -144,42 +146,42 @@ SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
 # for MI355X and MI325X.
 rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
-	$(ROCM)/python -m pallas_kernels.aot
-	$(ROCM)/python -m serve.plan --list
-	$(ROCM)/python -m serve.plan.compile.full_size_pairs tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.prefill tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.tower $(SEEING)
-	$(ROCM)/python -m serve.plan.compile.training_step tests/oracles/published
-	$(ROCM)/python -m serve.plan.compile.replicas tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.aot
+	$(ROCM)/python -m eagle3_tools.plan --list
+	$(ROCM)/python -m eagle3_tools.plan.compile.full_size_pairs tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.prefill tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.tower $(SEEING)
+	$(ROCM)/python -m eagle3_tools.plan.compile.training_step tests/oracles/published
+	$(ROCM)/python -m eagle3_tools.plan.compile.replicas tests/oracles/published
 	@$(PASSED) $@
 
 # One case of each operation.
 rocm-check-short: .venv-rocm/installed
-	$(ROCM)/python -m pallas_kernels.aot --short
+	$(ROCM)/python -m eagle3_tools.aot --short
 
-# What the compiler made, executed on this CPU by the emulator of tests/amdgpu.
+# What the compiler made, executed on this CPU by the emulator of tools/eagle3_tools/amdgpu.
 rocm-emulate: .venv-rocm/installed
-	PYTHONPATH=tests $(ROCM)/python -m amdgpu $(EMULATE)
+	$(ROCM)/python -m eagle3_tools.amdgpu $(EMULATE)
 	$(if $(EMULATE),,@$(PASSED) $@)
 
 rocm-emulate-short: .venv-rocm/installed
-	PYTHONPATH=tests $(ROCM)/python -m amdgpu --short
+	$(ROCM)/python -m eagle3_tools.amdgpu --short
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
 cuda-check: cuda-tests
-	$(CUDA)/python -m pallas_kernels.aot
-	$(CUDA)/python -m serve.plan.compile.tower $(SEEING)
+	$(CUDA)/python -m eagle3_tools.aot
+	$(CUDA)/python -m eagle3_tools.plan.compile.tower $(SEEING)
 	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
 		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
 	@$(PASSED) $@
 
 cuda-check-newest: .venv-cuda-newest/installed
-	$(CUDA_NEWEST)/python -m pallas_kernels.aot
+	$(CUDA_NEWEST)/python -m eagle3_tools.aot
 
 # One case of each operation.
 cuda-check-short: .venv-cuda/installed
-	$(CUDA)/python -m pallas_kernels.aot --short
+	$(CUDA)/python -m eagle3_tools.aot --short
 
 cuda-tests: .venv-cuda/installed
 	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/pallas_kernels/aot
@@ -225,11 +227,11 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
+.venv/installed: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(INSTALL) .
 	touch $@
 
-.venv/installed-test: pyproject.toml constraints.txt | .venv/bin/pip
+.venv/installed-test: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
@@ -237,29 +239,33 @@ clean:
 	$(BIN)/$(INSTALL) '.[page-check]'
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/$(INSTALL) '.[docs]'
+	touch $@
+
 .venv/installed-fuzz: .venv/installed-test
 	$(BIN)/$(INSTALL) '.[fuzz]'
 	touch $@
 
-.venv-rocm/installed: pyproject.toml constraints.txt
+.venv-rocm/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
 	$(ROCM)/$(INSTALL) '.[rocm-check]'
 	touch $@
 
-.venv-cuda/installed: pyproject.toml constraints.txt
+.venv-cuda/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-cuda
 	$(CUDA)/$(INSTALL) '.[cuda-check]'
 	touch $@
 
-.venv-ray/installed: pyproject.toml constraints.txt
+.venv-ray/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/$(INSTALL) '.[ray-test]'
 	touch $@
 
 # Without its torchvision and torchaudio, which nothing here imports.
-.venv-peer/installed: pyproject.toml constraints.txt
+.venv-peer/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peer
 	.venv-peer/bin/$(INSTALL) '.[test]'
 	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
@@ -269,5 +275,5 @@ clean:
 	@[ -n "$(CUDA_PYTHON)" ] || \
 		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
 	$(CUDA_PYTHON) -m venv .venv-cuda-newest
-	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]'
+	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable tools --editable '.[cuda-check]'
 	touch $@

@@ -1,4 +1,4 @@
-"""Published checkpoints to Flax modules and back; file formats live here and nowhere else."""
+"""Load published checkpoints into Flax modules and save them. All file-format code lives here."""
 
 from typing import TYPE_CHECKING
 

@@ -8,13 +8,13 @@ from pallas_kernels import QuantFormat
 from pallas_kernels.quantized import ActivationFormat
 
 Activations = bool | Literal["int8", "fp8"]
-"""True: as the published scheme says; False: not quantised; or one of the two for INT4 weights."""
+"""True: the published scheme. False: unquantised. "int8" or "fp8": the format for INT4 weights."""
 
 _BY_TOKEN: dict[Activations, ActivationFormat] = {"int8": "int8_token", "fp8": "fp8_token"}
 
 
 def check_activations(wanted: Activations) -> None:
-    """Raises ValueError for anything else."""
+    """Raise ValueError if `wanted` is not one of the values of `Activations`."""
     if wanted not in (True, False, *_BY_TOKEN):
         raise ValueError(f"quantize_activations must be True, False, int8 or fp8, got {wanted!r}")
 
@@ -22,7 +22,7 @@ def check_activations(wanted: Activations) -> None:
 def choose_activations(
     published: Mapping[str, QuantFormat], wanted: Activations
 ) -> dict[str, QuantFormat]:
-    """Parameter -> format, from the formats as published."""
+    """Map each parameter path to its format, given the formats as published."""
     if wanted is True:
         return dict(published)
     if wanted is False:

@@ -1,4 +1,4 @@
-"""Check before loading that devices have memory enough."""
+"""Check that the devices have enough memory before weights are loaded."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ GIB = 2**30
 
 
 def device_bytes(arrays: Iterable[Any]) -> int:
-    """Bytes of arrays on each of their devices; they may be shapes."""
+    """Return the bytes that arrays, or abstract arrays, take on each of their devices."""
     total = 0
     for array in arrays:
         shape = array.sharding.shard_shape(array.shape) if array.sharding else array.shape
@@ -17,10 +17,10 @@ def device_bytes(arrays: Iterable[Any]) -> int:
 
 
 def check_device_memory(needed: Mapping[str, int], devices: Iterable[Any]) -> None:
-    """Refuses what does not fit.
+    """Raise ValueError if the required memory exceeds what a device has available.
 
-    needed: what it is -> bytes on each device. Devices that don't tell their limit, as CPUs, are
-    not asked. Raises ValueError with what is needed, what is there and what may help.
+    `needed` maps purposes, for the error, to bytes on each device. Devices that do not report a
+    limit, such as CPUs, are not checked.
     """
     for device in devices:
         available = _available(device)
@@ -36,7 +36,7 @@ def check_device_memory(needed: Mapping[str, int], devices: Iterable[Any]) -> No
 
 
 def _available(device: Any) -> int | None:
-    """Bytes that are not in use, None where the device doesn't tell."""
+    """Return the unused bytes of a device, or None if it does not report its limit."""
     stats = device.memory_stats() or {}
     limit = stats.get("bytes_limit")
     return None if limit is None else limit - stats.get("bytes_in_use", 0)

@@ -1,4 +1,4 @@
-"""Fill an abstract Flax model: no random weights, a few parameters at a time."""
+"""Fill an abstract Flax model with weights, without random initial values."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -14,11 +14,11 @@ from eagle3_jax.layers.quantized import Frozen
 from pallas_kernels import QuantFormat
 
 READERS = 4
-"""Parameters that are read at once at most: one is waited for while others are laid out."""
+"""Maximum number of parameters read at once, so that reads overlap with copies to devices."""
 
 
 class ParameterSource(Protocol):
-    """Where values come from: a published checkpoint or a converted one."""
+    """A source of parameter values: a published or a converted checkpoint."""
 
     @property
     def formats(self) -> Mapping[str, QuantFormat]: ...
@@ -31,10 +31,10 @@ class ParameterSource(Protocol):
 
 
 def fill(model: nnx.Module, source: ParameterSource, skip: Collection[str] = ()) -> None:
-    """Gives every variable of an abstract model its value; no more than READERS, one a core, are
-    in host memory on their way.
+    """Set every variable of an abstract model, except in the submodules in `skip`.
 
-    skip: submodules that the caller fills. Raises ValueError for a value that cannot be right.
+    At most READERS parameters, one per core, are in host memory at a time. Raises ValueError for a
+    value that cannot be right.
     """
     variables = named_variables(model, skip)
 
@@ -42,14 +42,13 @@ def fill(model: nnx.Module, source: ParameterSource, skip: Collection[str] = ())
         return read_value(source, path, variables[path]).block_until_ready()
 
     with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as readers:
-        # After an error `map` cancels what has not begun.
+        # After an error, `map` cancels the reads that have not started.
         for variable, value in zip(variables.values(), readers.map(read, variables), strict=True):
             variable.set_value(value)
 
 
 def read_value(source: ParameterSource, path: str, variable: nnx.Variable[Any]) -> jax.Array:
-    """One parameter in the dtype and shape of its abstract variable, where that says it belongs;
-    ValueError for another."""
+    """Read a parameter as its abstract variable describes it; ValueError for another shape."""
     abstract = variable.get_value()
     dtype = None if isinstance(variable, Frozen) else np.dtype(abstract.dtype)
     value = source.load(path, dtype, abstract.shape, abstract.sharding)
@@ -59,7 +58,7 @@ def read_value(source: ParameterSource, path: str, variable: nnx.Variable[Any]) 
 
 
 def named_variables(model: nnx.Module, skip: Collection[str] = ()) -> dict[str, nnx.Variable[Any]]:
-    """The model's own variables by dotted path, without the submodules in `skip`."""
+    """Return the model's own variables by dotted path, without the submodules in `skip`."""
     return {
         ".".join(map(str, path)): node
         for path, node in nnx.iter_graph(model)
@@ -68,6 +67,6 @@ def named_variables(model: nnx.Module, skip: Collection[str] = ()) -> dict[str, 
 
 
 def shapes_of(model: nnx.Module, skip: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
-    """Path and shape of every parameter."""
+    """Return the shape of every parameter by its path."""
     variables = named_variables(model, skip)
     return {path: variable.get_value().shape for path, variable in variables.items()}

@@ -1,7 +1,7 @@
-"""A published pair as shapes, from its config.json alone: no tensor's header is read.
+"""Build the abstract models of a published pair from config.json, without reading tensor headers.
 
-What stays quantised is what config.json says of each linear layer. `convert.published.parameters`
-asks the tensors instead, and compares config.json with them.
+config.json decides which linear layers stay quantised. `convert.published.parameters` decides by
+the tensors instead, and compares the result with config.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,15 +27,16 @@ _ACTIVATIONS: dict[WeightFormat, ActivationFormat] = {
     form.weights: form.published_activations
     for form in (FP8_CHANNEL, FP8_BLOCK, INT4_GROUP, MXFP4, W4A8)
 }
-"""What a scheme that quantises activations multiplies its weights with."""
+"""Activation format of each weight format, for schemes that quantise activations."""
 MOST_LAYERS = 1000
-"""A damaged number would build layers for hours; no tensors are there to contradict it."""
+"""Limit on layers: a damaged number would build layers for hours, without tensors to contradict
+it."""
 
 
 def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> Target:
-    """The abstract target that a published config.json describes, as it would lie in memory.
+    """Build the abstract target that a published config.json describes, as it would lie in memory.
 
-    Raises ValueError for another architecture and for a quantisation that is not known.
+    Raises ValueError for another architecture or an unknown quantisation.
     """
     read = read_target_config(config)
     if read.num_hidden_layers > MOST_LAYERS:
@@ -51,7 +52,7 @@ def target_from_config(config: Mapping[str, Any], dtype: DTypeLike) -> Target:
 def draft_from_config(
     config: Mapping[str, Any], dtype: DTypeLike, *, num_target_layers: int
 ) -> Eagle3Draft:
-    """The same for a draft, with an embedding and a head of its own."""
+    """Build the abstract draft that config.json describes, with its own embedding and head."""
     read = DraftConfig.from_hf(config, num_target_layers=num_target_layers)
     model = abstract_draft(read, dtype)
     _quantize(model, config, draft_rules(read), str)
@@ -70,7 +71,7 @@ def _quantize(
     kept: dict[str, QuantFormat] = {}
     for rule, path, numbers in filled(rules, shapes_of(model)):
         if rule.layout.quantized == "keep":
-            # One expert stands for its stack, which has one form.
+            # One expert stands for its stack: all experts of a stack have the same form.
             name = published_name(rule.name.format(**numbers, expert=0))
             if (scheme := quantization.scheme_of(name.removesuffix(".weight"))) is not None:
                 activations = _ACTIVATIONS[scheme.weights] if scheme.activations else "none"

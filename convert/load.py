@@ -45,15 +45,19 @@ def load_target(
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
 ) -> Target:
-    """Loads a Kimi-K2.5 (or bare DeepSeek-V3) checkpoint, published or converted.
+    """Load a target (Kimi-K2.5, DeepSeek-V3 or another supported model), published or converted.
 
-    path: its directory, or the id of a repository on the Hugging Face hub, which is downloaded; a
-    `Source` is an id with a revision.
+    Args:
+        path: a directory, or a Hugging Face hub id, which is downloaded. A `Source` is an id with a
+            revision.
+        dtype: type that float weights are cast to; by default float32 on CPU, bfloat16 elsewhere.
+            Quantised weights are not cast.
+        mesh: from `eagle3_jax.mesh.make_mesh`. Each device reads only the slices that it holds.
+        quantize_activations: what quantised weights are multiplied with (see `Activations`).
 
-    Float weights are cast to `dtype`: by default float32 on CPU, bfloat16 elsewhere; quantised ones
-    stay as they are and multiply what `quantize_activations` says (see `Activations`). On a mesh
-    (`eagle3_jax.mesh.make_mesh`) each device reads the slices that it will hold. Raises
-    FileNotFoundError for missing files and ValueError for anything that does not fit.
+    Raises:
+        FileNotFoundError: files are missing.
+        ValueError: anything in the checkpoint does not fit.
     """
     return outline_target(
         path, dtype=dtype, mesh=mesh, quantize_activations=quantize_activations
@@ -67,15 +71,15 @@ def outline_target(
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
 ) -> Outline[Target]:
-    """What `load_target` fills: no weight is read, and whatever does not fit is found."""
+    """Build the checked abstract model that `load_target` fills, without reading weights."""
     check_activations(quantize_activations)
     model, source = open_target(path, run_dtype(dtype))
-    # Of a converted checkpoint the vision part is there too, and `load_vision`'s.
+    # A converted checkpoint also holds the vision part, which `load_vision` loads.
     return outline(model, source, quantize_activations, mesh, VISION_PARTS)
 
 
 def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
-    """The abstract model of a checkpoint directory, and what fills it; raises as `load_target`."""
+    """Return a checkpoint's abstract model and parameter source; raises as `load_target`."""
     source = open_source(path)
     model = abstract_target(target_config_of(source), dtype)
     warn_of_unknown_fields(source.directory / "config.json", source.config)
@@ -95,15 +99,19 @@ def load_draft(
     rope_theta: float | None = None,
     yarn_factor: float | None = None,
 ) -> Eagle3Draft:
-    """Loads an EAGLE-3 draft, published or converted, for `target`, which stays as it is.
+    """Load an EAGLE-3 draft, published or converted, for `target`, which is not changed.
 
-    path: as that of `load_target`.
-    An embedding or head that the file lacks is the target's own module; `lm_head` "own" or
-    "target" decides the head instead. `rope_theta` and `yarn_factor` override config.json.
-    `int4_order` is the nibble order of Quark's INT4, which no file states; what "auto" assumed is
-    logged. `mesh` is the target's, or None: then the draft's own parameters are split over nothing,
-    whatever the target's are. Raises as `load_target` does, and ValueError when the draft was made
-    for another target.
+    The draft uses the target's embedding or head module if its files have none.
+
+    Args:
+        path: as in `load_target`.
+        mesh: the target's mesh, or None, with which the draft's own parameters are not split.
+        lm_head: "own" or "target" forces the choice of the head.
+        int4_order: nibble order of Quark's INT4, which no file states. "auto" logs its assumption.
+        rope_theta: overrides config.json, as does `yarn_factor`.
+
+    Raises:
+        ValueError: the draft was made for another target. Other errors are those of `load_target`.
     """
     return outline_draft(
         path,
@@ -132,7 +140,7 @@ def outline_draft(
     rope_theta: float | None = None,
     yarn_factor: float | None = None,
 ) -> Outline[Eagle3Draft]:
-    """What `load_draft` fills; the target may be an outline's model too."""
+    """Build the checked abstract model that `load_draft` fills. `target` may be abstract too."""
     if mesh is not None and mesh != (found := mesh_of(target)):
         raise ValueError(f"a draft lies on its target's mesh, {found}, or on none; got {mesh}")
     check_activations(quantize_activations)
@@ -163,7 +171,7 @@ def outline_draft(
 def open_source(
     path: str | Path | Source, int4_order: Int4OrderChoice = "auto"
 ) -> Published | Stored:
-    """Either form of a checkpoint; says which order of INT4 was assumed, as both would load."""
+    """Open either form of a checkpoint; log a warning for each assumed INT4 order."""
     directory = find_checkpoint(path)
     if is_store(directory):
         if int4_order != "auto":
@@ -176,7 +184,7 @@ def open_source(
 
 
 def run_dtype(dtype: DTypeLike | None) -> np.dtype:
-    """The dtype of float weights: float32 on CPU and bfloat16 elsewhere where none is asked for."""
+    """Return the dtype of float weights; by default float32 on CPU, bfloat16 elsewhere."""
     default = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     chosen = np.dtype(default if dtype is None else dtype)
     if not jnp.issubdtype(chosen, jnp.floating):

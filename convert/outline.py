@@ -1,4 +1,4 @@
-"""Abstract models, checked against their checkpoint and their devices before a weight is read."""
+"""Build abstract models and check them against checkpoint and devices before weights are read."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ Model = TypeVar("Model", Target, Eagle3Draft, VisionModel)
 
 @dataclass(frozen=True)
 class Outline(Generic[Model]):
-    """An abstract model, and what fills it.
+    """An abstract model with the source of its parameters.
 
-    Parameters say what they will be and where; those of the submodules in `shared` are another
-    model's.
+    Each abstract parameter has its final dtype, shape and sharding. The submodules in `shared`
+    belong to another model and are not filled.
     """
 
     model: Model
@@ -33,19 +33,18 @@ class Outline(Generic[Model]):
 
     @property
     def devices(self) -> list[Any]:
-        """Those of this process that will hold it."""
+        """Devices of this process that will hold the model."""
         mesh = mesh_of(self.model)
         return jax.local_devices()[:1] if mesh is None else list(mesh.local_devices)
 
     @property
     def device_bytes(self) -> int:
-        """Of its own parameters, on each device."""
+        """Bytes of the model's own parameters on each device."""
         own = named_variables(self.model, self.shared)
         return device_bytes(variable.get_value() for variable in own.values())
 
     def fill(self) -> Model:
-        """The model, loaded; ValueError for a device that is too small, before anything is read,
-        and for a value that cannot be right."""
+        """Load the model; ValueError if a device is too small (checked first) or a value bad."""
         check_device_memory({"of weights": self.device_bytes}, self.devices)
         fill(self.model, self.source, self.shared)
         return self.model
@@ -58,10 +57,10 @@ def outline(
     mesh: Mesh | None = None,
     shared: Collection[str] = (),
 ) -> Outline[Model]:
-    """Puts quantised kernels where the source has them, and parameters on the mesh.
+    """Make the source's quantised kernels, place the model on the mesh, and check it.
 
-    activations: what quantised weights multiply with. Raises ValueError where the source or the
-    mesh does not fit.
+    `activations` is the format that quantised weights are multiplied with. Raises ValueError if the
+    source or the mesh does not fit the model.
     """
     own = {path: f for path, f in source.formats.items() if path.split(".")[0] not in shared}
     quantize_structure(model, choose_activations(own, activations))

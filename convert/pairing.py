@@ -14,9 +14,9 @@ HeadChoice = Literal["auto", "own", "target"]
 
 @dataclass(frozen=True)
 class DraftForTarget:
-    """A draft's files and configuration, and its target's configuration.
+    """A draft's directory and configuration, with its target's configuration.
 
-    shapes: canonical name of each of the draft's weights -> its shape, [out, in].
+    `shapes` maps the canonical name of each of the draft's weights to its shape, [out, in].
     """
 
     directory: Path
@@ -25,7 +25,7 @@ class DraftForTarget:
     target: TargetConfig
 
     def check_dimensions(self) -> None:
-        """Raises ValueError for a draft of another target, before its tensors are compared."""
+        """Raise ValueError if the draft's dimensions belong to another target."""
         draft, target = self.draft, self.target
         if draft.target_hidden_size != target.hidden_size:
             self._fail(
@@ -52,7 +52,7 @@ class DraftForTarget:
             )
 
     def shared_modules(self, lm_head: HeadChoice) -> set[str]:
-        """The target's modules that the draft uses; ValueError when they cannot serve it."""
+        """Return the names of the target's modules that the draft uses; ValueError for a misfit."""
         if lm_head not in ("auto", "own", "target"):
             raise ValueError(f"lm_head must be auto, own or target, got {lm_head!r}")
         has_head = "lm_head.weight" in self.shapes
@@ -78,7 +78,7 @@ class DraftForTarget:
 
 
 def check_target_ids(directory: Path, draft: DraftConfig, offsets: np.ndarray) -> None:
-    """Raises ValueError when d2t leads out of the vocabulary, or isn't zero without need."""
+    """Raise ValueError if d2t maps outside the vocabulary, or is nonzero with a full vocabulary."""
     if draft.draft_vocab_size == draft.vocab_size:
         if offsets.any():
             raise ValueError(

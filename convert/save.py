@@ -38,12 +38,12 @@ def save_hf(
     shared_with: Target | None = None,
     vision: VisionModel | None = None,
 ) -> None:
-    """Writes a model as published checkpoints are laid out; what `load_*` reads back bit for bit.
+    """Write a model in the published layout. `load_*` reads it back bit for bit.
 
-    Weights are rounded to `dtype`, the router's correction bias stays float32. A draft's modules
-    that are those of `shared_with` are left out. vision: of the same target, for `load_vision`.
-    Parameters are gathered from their devices one after the other. Each file appears complete or
-    not at all. Raises ValueError for a model with quantised weights: `save_store` keeps those.
+    Weights are rounded to `dtype`; the router's correction bias stays float32. A draft's modules
+    that belong to `shared_with` are left out. `vision` is the same target's, written for
+    `load_vision`. Parameters are gathered from their devices one at a time. Each file is written
+    atomically. Raises ValueError for quantised weights, which `save_store` can write.
     """
     directory, saved_dtype = Path(directory), np.dtype(dtype)
     if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(model)):
@@ -65,15 +65,14 @@ def save_hf(
 
 
 def published_config(model: Target | Eagle3Draft, dtype: np.dtype) -> dict[str, object]:
-    """What config.json says of a model."""
+    """Return the content of config.json for a model."""
     if isinstance(model, Target):
         return target_files(model.config).to_hf(model.config, dtype.name)
     return draft_to_hf(model.config, dtype.name)
 
 
 def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
-    """Writes one safetensors file, widest types first so that every tensor is aligned; each tensor
-    is read when its turn comes."""
+    """Write one safetensors file, widest dtypes first (aligned), reading one tensor at a time."""
     ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
     header, _ = encode_header((t.path, _DTYPE_NAMES[t.dtype], t.shape) for t in ordered)
     chunks = (np.ascontiguousarray(tensor.read()).tobytes() for tensor in ordered)
@@ -83,7 +82,7 @@ def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
 def model_tensors(
     model: Target | Eagle3Draft, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
 ) -> list[Parameter]:
-    """The published tensors of those parameters of a model that have a shape; not gathered yet."""
+    """Return the published tensors of the parameters in `shapes`, without gathering them yet."""
     read = host_reader(model)
     if isinstance(model, Target):
         files = target_files(model.config)
@@ -98,7 +97,7 @@ def model_tensors(
 
 
 def shared_modules(model: nnx.Module, shared_with: nnx.Module | None) -> set[str]:
-    """The modules of a draft that are those of another model."""
+    """Return the names of the draft's modules that are the same objects in another model."""
     names = ("embed_tokens", "lm_head")
     if shared_with is None:
         return set()

@@ -28,11 +28,10 @@ def save_store(
     *,
     shared_with: Target | None = None,
 ) -> None:
-    """Writes a model, quantised or not; what `load_*` restores bit for bit, onto any mesh.
+    """Write a model, quantised or not. `load_*` restores it bit for bit onto any mesh.
 
-    A draft's modules that are those of `shared_with` are left out, and so is the tokenizer.
-    Parameters are gathered from the devices of this process one after the other. Raises ValueError
-    for a directory that exists.
+    The tokenizer and a draft's modules that belong to `shared_with` are left out. Parameters are
+    gathered from this process's devices one at a time. Raises ValueError if the directory exists.
     """
     read, shared = host_reader(model), shared_modules(model, shared_with)
     parameters = []
@@ -48,7 +47,7 @@ def save_store(
 
 
 def _origin(model: Target | Eagle3Draft, shared: Collection[str]) -> Origin:
-    """No source files, but the formats and tensors of a model in memory."""
+    """Describe a model in memory as an origin: formats and tensors, but no source files."""
     formats: dict[str, QuantFormat] = {}
     shapes = shapes_of(model, shared)
     for parts, module in nnx.iter_modules(model):

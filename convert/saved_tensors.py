@@ -1,4 +1,4 @@
-"""Parameters back as a table's tensors, each gathered from its devices when it is written."""
+"""Turn parameters back into published tensors, each gathered when it is written."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,16 @@ from convert.store.parameter import Parameter
 
 ReadArray = Callable[[str], np.ndarray]
 KEPT = 2
-"""Parameters in host memory: the two that some tensors are made of."""
+"""Parameters kept in host memory: some tensors are made from two."""
 
 
 def saved_tensors(
     rules: Sequence[Rule], shapes: Mapping[str, tuple[int, ...]], read: ReadArray, dtype: np.dtype
 ) -> list[Parameter]:
-    """Parameters under the table's names, in `dtype` unless the rule fixes another.
+    """List the tensors of all parameters under their published names.
 
-    shapes: of all parameters. read: gives one by path; one after the other is asked for.
+    `shapes` is by path. `read` returns one parameter by path. `dtype` is used if a rule states
+    none.
     """
     tensors: list[Parameter] = []
     written: set[str] = set()
@@ -41,9 +42,10 @@ def saved_tensors(
 
 
 def host_reader(model: nnx.Module) -> ReadArray:
-    """Gives a model's parameters by path, of any devices of this process, as copies in host memory
-    of which it keeps the last few. Reading one that other processes hold parts of raises
-    ValueError."""
+    """Return a function that copies a parameter of this process's devices to host memory.
+
+    It caches KEPT copies. It raises ValueError if other processes hold parts of the parameter.
+    """
     variables = named_variables(model)
     return functools.lru_cache(KEPT)(lambda path: _to_host(variables[path].get_value()))
 
@@ -56,7 +58,7 @@ def _arranged(
 
 
 def _to_host(array: jax.Array) -> np.ndarray:
-    """JAX keeps what was once fetched with the array it came from: copies are fetched, and go."""
+    """Copy an array to the host, via copies of its shards: JAX caches the host copy of an array."""
     if not array.is_fully_addressable:
         raise ValueError(
             "a model that lies on several processes can't be saved: load it in one process, or "

@@ -1,4 +1,4 @@
-"""A converted checkpoint as the parameters of a model."""
+"""Read a converted checkpoint as the parameters of a model."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ from pallas_kernels import QuantFormat
 
 @dataclass(frozen=True)
 class Stored:
-    """A store and its config.json, with the methods of `PublishedParameters`."""
+    """A converted checkpoint and its config.json, with the methods of `PublishedParameters`."""
 
     store: Store
     config: Mapping[str, Any]
 
     @property
     def directory(self) -> Path:
-        """Where it lies."""
+        """Directory of the checkpoint."""
         return self.store.directory
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of the weights it was made from, [out, in]."""
+        """Names and [out, in] shapes of the published weights that it was converted from."""
         return self.store.manifest.origin.tensors
 
     @property
     def formats(self) -> dict[str, QuantFormat]:
-        """The parameters that stay quantised, as published."""
+        """Formats of the parameters that stay quantised, as published."""
         given = self.store.manifest.origin.formats
         return {path: QuantFormat(**names) for path, names in given.items()}  # type: ignore[arg-type]
 
     def check(self, paths: Collection[str], skip: Collection[str]) -> None:
-        """Raises ValueError unless the store holds exactly these parameters.
+        """Raise ValueError unless the checkpoint holds exactly these parameters.
 
-        skip: submodules whose parameters may be there and stay unused.
+        Parameters of the submodules in `skip` may be present and stay unused.
         """
         stored = {path for path in self.store.parameters if path.split(".")[0] not in skip}
         missing, surplus = sorted(set(paths) - stored), sorted(stored - set(paths))
@@ -53,8 +53,7 @@ class Stored:
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
     ) -> jax.Array:
-        """One parameter on its devices, cast to `dtype` unless it is None; each reads what it
-        holds."""
+        """Load one parameter, cast to `dtype` unless None; each device reads only its slices."""
         if (stored := self.store.parameters[path].shape) != shape:
             raise ValueError(f"{path}: expected shape {shape}, {self.directory} has {stored}")
         if sharding is None:
@@ -63,10 +62,10 @@ class Stored:
         return self.store.read_sharded(path, sharding, dtype)
 
     def read_target_offsets(self) -> np.ndarray | None:
-        """The draft's d2t, or None without one."""
+        """Return the draft's d2t table, or None if there is none."""
         return self.store.read("d2t") if "d2t" in self.store.parameters else None
 
 
 def open_stored(directory: Path) -> Stored:
-    """Opens a converted checkpoint; FileNotFoundError or ValueError when it is damaged."""
+    """Open a converted checkpoint; FileNotFoundError or ValueError if it is damaged."""
     return Stored(open_store(directory), read_json(directory / "config.json"))

@@ -24,12 +24,12 @@ def load_vision(
     mesh: Mesh | None = None,
     split: bool = False,
 ) -> VisionModel:
-    """Loads MoonViT and projector of a Kimi-K2.5 checkpoint, published or converted.
+    """Load the MoonViT tower and projector of a Kimi-K2.5 checkpoint, published or converted.
 
-    path, dtype: as those of `load_target`, which reads the text model of the same checkpoint; of a
-    hub id all weights are downloaded. On a mesh every device holds all of it, or with `split` its
-    heads and columns. `config` of what is returned is also what `read_image` takes.
-    Raises as `load_target` does, and ValueError for a checkpoint without vision.
+    `path` and `dtype` are as in `load_target`, which loads the text model; of a hub id all weights
+    are downloaded. On a mesh every device holds the whole model, or with `split` a part of the
+    heads and columns. `read_image` takes the model's `config`. Raises as `load_target`, and
+    ValueError without vision.
     """
     return outline_vision(path, dtype=dtype, mesh=mesh, split=split).fill()
 
@@ -41,7 +41,7 @@ def outline_vision(
     mesh: Mesh | None = None,
     split: bool = False,
 ) -> Outline[VisionModel]:
-    """What `load_vision` fills: no weight is read, and whatever does not fit is found."""
+    """Build the checked abstract model that `load_vision` fills, without reading weights."""
     source = _open(path)
     model = abstract_vision(vision_config_of(source), run_dtype(dtype), split=split)
     if not isinstance(source, Stored):
@@ -53,7 +53,7 @@ def outline_vision(
 
 
 def holds_vision(path: str | Path | Source) -> bool:
-    """Whether a checkpoint describes vision and has its tensors; raises as `load_target`."""
+    """Return whether a checkpoint describes vision and has its tensors; raises as `load_target`."""
     source = _open(path)
     if isinstance(source, Stored):
         return any(stored.startswith(PARTS) for stored in source.store.parameters)
@@ -61,6 +61,6 @@ def holds_vision(path: str | Path | Source) -> bool:
 
 
 def _open(path: str | Path | Source) -> Published | Stored:
-    """Either form of a checkpoint. What is assumed of its quantised weights is of no matter."""
+    """Open either form of a checkpoint, without logging assumptions about its quantised weights."""
     directory = find_checkpoint(path)
     return open_stored(directory) if is_store(directory) else open_published(directory)

@@ -1,10 +1,10 @@
-"""The paged KV cache: pools of pages, and the view one call has of them.
+"""The paged KV cache: pools of pages, and the view of one call.
 
-A pool is one array per layer `[pages, page_size, *row]` (a stacked `[layers, ...]` array would
-overflow 32-bit offsets at 61 thousand tokens of Kimi-K2.5). Page 0 is scratch: unallocated table
-entries, finished rows and padding point there, so every write has somewhere harmless to go.
-Rollback is by length alone: a row beyond the committed length is masked by position and written
-again before any query can see it.
+A pool is one array per layer, `[pages, page_size, *row]`; a stacked `[layers, ...]` array would
+overflow 32-bit offsets at 61 thousand tokens of Kimi-K2.5. Page 0 is scratch: unallocated table
+entries, finished rows and padding point there, so that every write has a harmless target. Rollback
+is by length alone: rows beyond the committed length are masked by position and overwritten before
+any query can see them.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,14 +21,14 @@ SCRATCH_PAGE = 0
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuantizedPool:
-    """float8_e4m3fn rows; what they stand for is value * scale. scale: float32, one a pool."""
+    """float8_e4m3fn rows and their float32 scale per pool; rows represent value * scale."""
 
     values: Float[Array, "pages page_size *row"]
     scale: Float[Array, ""]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the values."""
+        """Shape of the values."""
         return self.values.shape
 
 
@@ -38,9 +38,9 @@ StoredPool = Float[Array, "pages page_size *row"] | QuantizedPool
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SplitPool:
-    """A pool of which each of `parts` neighbouring devices holds one part of every page.
+    """A pool of which each of `parts` neighbouring devices holds a part of every page.
 
-    own: this device's parts, `pages part_size *row`; the d-th device of a group holds the d-th
+    `own` is this device's part, `pages part_size *row`; the d-th device of a group holds the d-th
     part_size positions of each page (`eagle3_jax.layers.split_context`).
     """
 
@@ -49,25 +49,25 @@ class SplitPool:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of all parts together: a page's positions are those of all devices."""
+        """Shape of all parts together: a page's positions are those of all devices."""
         pages, part_size, *row = self.own.shape
         return (pages, part_size * self.parts, *row)
 
 
 KVPool = StoredPool | SplitPool
 KVPools = tuple[KVPool, ...]
-"""The pools of one layer; empty where no cache is used."""
+"""The pools of one layer; empty without a cache."""
 
 
 def rows_and_scale(pool: KVPool) -> tuple[Array, Float[Array, ""] | None]:
-    """A pool as attention takes it: the rows stored here, and their factor where there is one."""
+    """Return the rows that this device stores, and their scale if there is one."""
     if isinstance(pool, SplitPool):
         return rows_and_scale(pool.own)
     return (pool.values, pool.scale) if isinstance(pool, QuantizedPool) else (pool, None)
 
 
 def with_rows(pool: KVPool, stored: Array) -> KVPool:
-    """The pool with these rows stored here."""
+    """Return the pool with the rows of this device replaced."""
     if isinstance(pool, SplitPool):
         return replace(pool, own=with_rows(pool.own, stored))
     return replace(pool, values=stored) if isinstance(pool, QuantizedPool) else stored
@@ -76,13 +76,12 @@ def with_rows(pool: KVPool, stored: Array) -> KVPool:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PageView:
-    """Which cache rows one call writes and sees; the same for every layer.
+    """Cache rows that one call writes and sees; the same for every layer.
 
-    page_table: int32 [batch, pages_per_seq], physical page of each logical page.
-    positions: int32 [batch, q_len], absolute position of each query row; it sees slots <= it.
-    write_pages, write_offsets: int32 [batch, q_len], where each row's KV goes.
-    ancestors: bool [batch, q_len, nodes], where rows are nodes of a tree: positions are then the
-        last before the tree, node i lies i + 1 slots after it, and a row sees its ancestors too.
+    `page_table` holds int32 physical pages [batch, pages_per_seq]. A query row sees slots up to its
+    absolute position, int32 [batch, q_len], and writes to `write_pages` and `write_offsets`. If
+    rows are nodes of a tree, `ancestors` is bool [batch, q_len, nodes], positions are the last
+    before the tree, node i is i + 1 slots after it, and a row sees its ancestors too.
     """
 
     page_table: Int[Array, "batch pages_per_seq"]
@@ -98,7 +97,7 @@ def view_pages(
     valid: Bool[Array, "batch q_len"],
     page_size: int,
 ) -> PageView:
-    """Addresses rows at `positions`; rows not valid, or past the table, write to scratch."""
+    """Address rows at `positions`; invalid rows and rows past the table write to scratch."""
     width = page_table.shape[1]
     logical = positions // page_size
     inside = valid & (logical < width)
@@ -115,9 +114,9 @@ def view_nodes(
     active: Bool[Array, " batch"],
     page_size: int,
 ) -> PageView:
-    """Addresses the last q_len nodes of trees that begin at slot seq_lens, a slot for each node.
+    """Address the last q_len nodes of trees, one slot per node from slot `seq_lens` on.
 
-    ancestors: of each row, itself included. Rows of inactive sequences write to scratch.
+    `ancestors` includes each row itself. Rows of inactive sequences write to scratch.
     """
     rows, nodes = ancestors.shape[1:]
     slots = seq_lens[:, None] + jnp.arange(nodes - rows, nodes)
@@ -128,7 +127,7 @@ def view_nodes(
 
 
 def move_rows(pool: KVPool, origin: PageView, to: PageView) -> KVPool:
-    """Copies the rows that `origin` addresses to where `to` writes; all are read before."""
+    """Copy the rows addressed by `origin` to where `to` writes; all reads come first."""
     stored, _ = rows_and_scale(pool)
     rows = stored.at[origin.write_pages, origin.write_offsets].get(mode="promise_in_bounds")
     return with_rows(pool, scatter_rows(stored, rows, to.write_pages, to.write_offsets))

@@ -1,7 +1,7 @@
-"""Collectives: what devices exchange inside a program that each runs on its part of an array.
+"""Collectives between devices that each run a program on its part of an array.
 
-axis: the mesh axes over which the array is split; None where it is whole and nothing is exchanged.
-All devices get the same bits, so that whatever is decided from them is decided alike.
+`axis` is the mesh axes over which an array is split; None means whole, without exchange. All
+devices get the same bits, so that they make the same decisions.
 """
 
 import jax.numpy as jnp
@@ -12,45 +12,44 @@ Axis = tuple[str, ...] | str | None
 
 
 def num_devices(axis: Axis) -> int:
-    """Over how many devices the array is split."""
+    """Number of devices over which the array is split."""
     return 1 if axis is None else lax.axis_size(axis)
 
 
 def first_column(columns: int, axis: Axis) -> Int[Array, ""] | int:
-    """Where this device's columns begin, of an array split into parts of so many."""
+    """Index of this device's first column, for parts of `columns` columns."""
     return 0 if axis is None else lax.axis_index(axis) * jnp.int32(columns)
 
 
 def all_sum(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
-    """The sum over devices, element by element."""
+    """Sum over devices, elementwise."""
     return x if axis is None else lax.psum(x, axis)
 
 
 def all_max(x: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*shape"]:
-    """The largest of each element. Gathered, not reduced: for small arrays."""
+    """Maximum over devices, elementwise. Gathers instead of reducing, for small arrays."""
     return x if axis is None else lax.all_gather(x, axis).max(0)
 
 
 def all_true(x: Bool[Array, "*shape"], axis: Axis) -> Bool[Array, "*shape"]:
-    """Where no device's element is false. Gathered, too."""
+    """Logical and over devices, elementwise. Gathers too."""
     return x if axis is None else lax.all_gather(x, axis).all(0)
 
 
 def all_columns(
     x: Shaped[Array, "*rows columns"], axis: Axis
 ) -> Shaped[Array, "*rows all_columns"]:
-    """All devices' columns, in order."""
+    """Gather all devices' columns, in order."""
     return x if axis is None else lax.all_gather(x, axis, axis=x.ndim - 1, tiled=True)
 
 
 def all_rows(x: Shaped[Array, "rows columns"], axis: Axis) -> Shaped[Array, "all_rows columns"]:
-    """All devices' rows, in order."""
+    """Gather all devices' rows, in order."""
     return x if axis is None else lax.all_gather(x, axis, tiled=True)
 
 
 def own_rows_sum(x: Float[Array, "all_rows columns"], axis: Axis) -> Float[Array, "rows columns"]:
-    """This device's rows of the sum over devices: added in float32 in the devices' order, so that a
-    row has the same bits on whichever device it is."""
+    """Return this device's rows of the sum, added in float32 in device order for equal bits."""
     assert axis is not None, "several devices have rows of their own"
     parts = x.reshape(num_devices(axis), -1, x.shape[-1])
     mine = lax.all_to_all(parts, axis, 0, 0, tiled=True)
@@ -58,19 +57,19 @@ def own_rows_sum(x: Float[Array, "all_rows columns"], axis: Axis) -> Float[Array
 
 
 def own_unit(units: int, axis: Axis) -> Int[Array, ""]:
-    """Which of `units` this device has, that there are fewer of than devices: neighbours share."""
+    """Index of this device's unit, of fewer `units` than devices: neighbours share."""
     assert axis is not None, "several devices share one"
     return lax.axis_index(axis) * units // num_devices(axis)
 
 
 def index_in_group(axis: Axis, size: int) -> Int[Array, ""]:
-    """Which of the `size` neighbours that make a group this device is."""
+    """Index of this device among the `size` neighbours of its group."""
     assert axis is not None, "a group has several devices"
     return lax.axis_index(axis) % size
 
 
 def group_gather(x: Shaped[Array, "*shape"], axis: Axis, size: int) -> Shaped[Array, "*grouped"]:
-    """The arrays of all devices of a group in their order, [size, *shape]."""
+    """Gather the arrays of a group's devices in order, [size, *shape]."""
     assert axis is not None, "a group has several devices"
     return lax.all_gather(x, axis, axis_index_groups=_groups(axis, size))
 
@@ -78,14 +77,14 @@ def group_gather(x: Shaped[Array, "*shape"], axis: Axis, size: int) -> Shaped[Ar
 def group_exchange(
     x: Shaped[Array, "*grouped"], axis: Axis, size: int
 ) -> Shaped[Array, "*grouped"]:
-    """x[i] goes to the i-th device of the group; from there comes what is at i of the result."""
+    """Send x[i] to the group's i-th device; result[i] comes from it."""
     assert axis is not None, "a group has several devices"
     groups = _groups(axis, size)
     return lax.all_to_all(x, axis, 0, 0, axis_index_groups=groups, tiled=True)
 
 
 def _groups(axis: Axis, size: int) -> list[list[int]] | None:
-    """Neighbours, `size` at a time; None where all devices are one group."""
+    """Groups of `size` neighbours; None if all devices are one group."""
     devices = num_devices(axis)
     if size == devices:
         return None
@@ -95,7 +94,7 @@ def _groups(axis: Axis, size: int) -> list[list[int]] | None:
 def gather_pairs(
     scores: Float[Array, "*rows top"], ids: Int[Array, "*rows top"], axis: Axis
 ) -> tuple[Float[Array, "*rows all_top"], Int[Array, "*rows all_top"]]:
-    """The (score, id) pairs of all devices in their order, float32 and int32: one all-gather."""
+    """Gather (score, id) pairs of all devices in order, float32 and int32, in one all-gather."""
     if axis is None:
         return scores, ids
     bits = lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.int32)

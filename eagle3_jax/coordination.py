@@ -1,9 +1,9 @@
-"""Processes that JAX joins: its service in a process of its own, and Slurm's variables.
+"""Joining of processes by JAX: its service in a separate process, and Slurm's variables.
 
-The one module that needs JAX's private side for that. A process of JAX aborts in the same
-millisecond in which its connection to the service breaks, before it could say who is gone. JAX runs
-the service in process 0, so that the death of that one would end all others so. Here a child of
-process 0 runs it, which outlives its parent for as long as the others need to end by themselves.
+Only this module uses JAX's private API for that. A JAX process aborts as soon as its connection to
+the service breaks, before it can report the lost process. JAX runs the service in process 0, whose
+death would therefore abort all others. Here a child of process 0 runs the service and outlives its
+parent until the others have ended by themselves.
 """
 
 import subprocess
@@ -23,11 +23,11 @@ OUTLIVES_S = 12.0
 
 
 def join(address: str, bind: str | None, num_processes: int, process_id: int) -> None:
-    """Makes the devices of all processes known to this one.
+    """Make the devices of all processes known to this one.
 
-    bind: where process 0's service listens, None in the others; it must be free, since the service
-    shares a port with another one of its kind. Raises OSError where somebody else has the port, or
-    the others don't come.
+    `bind` is the address of process 0's service, None in other processes. It must be free, because
+    the service would share its port with another such service. Raises OSError if the port is taken
+    or a process does not join.
     """
     # It would take SIGTERM away from the server.
     jax.config.update("jax_enable_preemption_service", False)
@@ -48,8 +48,7 @@ def join(address: str, bind: str | None, num_processes: int, process_id: int) ->
 
 
 def slurm_step() -> tuple[str, int, int]:
-    """Coordinator's address, number of processes and this one's id in a step of Slurm, by JAX's
-    rules for address and port."""
+    """Return coordinator address, process count and process id of a Slurm step, by JAX's rules."""
     return (
         SlurmCluster.get_coordinator_address(None, None),
         SlurmCluster.get_process_count(),
@@ -58,10 +57,10 @@ def slurm_step() -> tuple[str, int, int]:
 
 
 def _start_service(bind: str, num_processes: int) -> None:
-    """Returns once it listens. Its standard input is open as long as this process lives."""
+    """Start the service and wait until it listens. Its stdin closes when this process ends."""
     command = [sys.executable, "-m", "eagle3_jax.coordination", bind, str(num_processes)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    service = subprocess.Popen(  # Ctrl-C is its parent's affair.
+    service = subprocess.Popen(  # Ctrl-C is for the parent.
         command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True
     )
     assert service.stdout is not None
@@ -71,7 +70,7 @@ def _start_service(bind: str, num_processes: int) -> None:
 
 @contextmanager
 def _service_elsewhere() -> Iterator[None]:
-    """For a block JAX starts no service."""
+    """Prevent JAX from starting a service within the block."""
     start = _jax.get_distributed_runtime_service
     _jax.get_distributed_runtime_service = lambda *_, **__: SimpleNamespace(shutdown=list)
     try:
@@ -81,7 +80,7 @@ def _service_elsewhere() -> Iterator[None]:
 
 
 def _serve(bind: str, num_processes: int) -> None:
-    """Until the parent has ended, and then for as long as others may need to notice."""
+    """Serve until the parent has ended and the others have had time to notice."""
     service = _jax.get_distributed_runtime_service(bind, num_processes)
     print("listening", flush=True)
     sys.stdin.read()

@@ -30,12 +30,12 @@ def forward(
     aux_layer_ids: Sequence[int] | None = None,
     image_features: Sequence[Float[Array | np.ndarray, "_ hidden"]] | None = None,
 ) -> TargetOutput:
-    """Logits of every position and the residual stream before each layer of `aux_layer_ids`.
+    """Return logits of every position and the residual stream before each aux layer.
 
-    The default ids are the triple every engine assumes; for a pair pass
-    `draft.config.aux_layer_ids`. image_features (`encode_images`) take the places of embeddings, in
-    order, where ids are the target's placeholder; ValueError where their numbers differ. Without
-    them a placeholder is a token like others.
+    The default `aux_layer_ids` are the triple that other engines assume; for a pair pass
+    `draft.config.aux_layer_ids`. `image_features` (`encode_images`) replace, in order, the
+    embeddings of placeholder ids; without them a placeholder is an ordinary token. Raises
+    ValueError if counts differ.
     """
     ids = tuple(aux_layer_ids or default_aux_layer_ids(target.config.num_hidden_layers))
     features = None
@@ -51,11 +51,11 @@ def draft_forward(
     token_ids: Int[Array | np.ndarray, "batch seq"],
     aux_hidden: Float[Array | np.ndarray, "batch seq aux"],
 ) -> tuple[Float[Array, "batch seq draft_vocab"], Float[Array, "batch seq hidden"]]:
-    """The draft over a sequence whose target features are all known.
+    """Run the draft over a sequence with known target features.
 
     Row i pairs `token_ids[i]`, already shifted by one (the token after position i), with
     `aux_hidden[i]` at position i. Returns float32 logits over the draft's vocabulary and the
-    recurrent state (before the final norm, or after it where the draft has norm_output).
+    recurrent state (before the final norm, or after it with norm_output).
     """
     return _draft_pass(draft, jnp.asarray(token_ids), jnp.asarray(aux_hidden), mesh_of(draft))
 

@@ -1,4 +1,4 @@
-"""Offline generation: the engine, driven to the end for a list of prompts."""
+"""Offline generation: runs the engine to completion for a list of prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ LENGTH_STEP = 128
 class Generation:
     """One finished answer.
 
-    token_ids includes the EOS or stop id and excludes what a stop string trims. accepted: accepted
-    drafts of each round, before trimming; the token sampled by prefill is no round. logprobs, where
-    asked for: of each token of token_ids, {id: Logprob(logprob, rank)}, that token first and then
-    the best ones. prompt_logprobs: the same of each token of the prompt, None for its first.
+    `token_ids` include the EOS or stop id and exclude tokens trimmed by a stop string. `accepted`
+    has the accepted drafts of each round before trimming; prefill is not a round. Requested
+    `logprobs` map, for each token, ids to Logprob(logprob, rank), that token first, then the best;
+    `prompt_logprobs` do so for each prompt token, None for the first.
     """
 
     token_ids: list[int]
@@ -46,13 +46,13 @@ def generate(
     exact: bool = False,
     synthetic_acceptance_length: float | None = None,
 ) -> list[Generation]:
-    """Completes every prompt; with n > 1 a prompt's siblings follow each other, seeds counting up.
+    """Complete every prompt; with n > 1 a prompt's answers are adjacent, with rising seeds.
 
-    Same seed and prompt give the same tokens whatever the draft and k (in exact mode bit for bit).
-    That is the method "coupled"; "standard" only has the same distribution, and "synthetic", which
-    takes the mean tokens a round commits, not even that (eagle3_jax.speculative.method).
-    Without a draft, k only matters in exact mode, where it fixes the program.
-    Raises ValueError for options that are not implemented or prompts that can't run.
+    With the method "coupled", seed and prompt determine the tokens, whatever the draft and k (in
+    exact mode bit for bit). "standard" preserves only the distribution, and "synthetic", which
+    takes the mean tokens committed per round, not even that (eagle3_jax.speculative.method).
+    Without a draft, k matters only in exact mode, where it fixes the program. Raises ValueError for
+    options that are not implemented and for prompts that cannot run.
     """
     params = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
     if len(params) != len(prompts):
@@ -78,7 +78,7 @@ def generate(
 
 
 def expand(request_id: str, prompt_ids: list[int], sampling: SamplingParams) -> list[Request]:
-    """The n requests of one prompt; sibling i of a seeded request uses seed + i."""
+    """Make the n requests of one prompt; request i of a seeded prompt uses seed + i."""
     return [
         Request(
             f"{request_id}-{i}",

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for (PEP 562)."""
+"""Lazy imports of a package's names on first access (PEP 562)."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The package's `__getattr__`. homes: the module of each group of names.
+    """Make the package's `__getattr__`; `homes` maps modules to their names.
 
-    No name may be that of a module in the package: importing the module would hide it.
+    A name must not equal a module in the package, because importing the module would hide it.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 
@@ -18,7 +18,7 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             module = import_module(home_of[name])
-        except AttributeError as broken:  # Python would say that the name is not there, not why.
+        except AttributeError as broken:  # Python would only say that the name is missing.
             raise ImportError(f"{home_of[name]} cannot be imported: {broken}") from broken
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)

@@ -1,8 +1,8 @@
-"""One mesh of devices, and how the parameters of a model lie on it.
+"""The device mesh, and the sharding of model parameters.
 
-Layers name logical axes; only this file says which of them are split over which mesh axes. What a
-program runs is what one device does (`jax.shard_map`): a parameter there is the device's part, and
-layers add up partial products themselves, as the parameter's `mesh_axes` tell them.
+Layers name logical axes; only this file maps them to mesh axes. A program is the computation of one
+device (`jax.shard_map`): a parameter is the device's part, and layers sum partial products
+themselves according to the parameter's `mesh_axes`.
 """
 
 import math
@@ -18,10 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 DATA, TENSOR, EXPERT = "data", "tensor", "expert"
 MeshAxes = tuple[str, ...]
 DEVICES: MeshAxes = (TENSOR, EXPERT)
-"""All devices that run the same rows. These are as many as tensor parallelism has; with expert
-parallelism they lie along `expert` and hold whole experts, else along `tensor` and hold a part of
-each. A mesh with an axis `data` has several such replicas, each with rows of its own; only routed
-experts are divided over all of them."""
+"""Mesh axes of all devices that run the same rows, as many as tensor parallelism has. With expert
+parallelism they are along `expert` and hold whole experts, else along `tensor` and hold a part of
+each. A mesh with an axis `data` has several such replicas, each with its own rows; only routed
+experts are divided over all replicas."""
 
 KV_HEADS = "kv_heads"
 RULES: Mapping[str, MeshAxes] = {
@@ -35,7 +35,7 @@ RULES: Mapping[str, MeshAxes] = {
     "latent": (),
     "head_dim": (),
 }
-"""Logical axis -> mesh axes, none where every device holds all of it."""
+"""Logical axis -> mesh axes; none if every device holds all of it."""
 
 
 def make_mesh(
@@ -45,11 +45,9 @@ def make_mesh(
     data_parallel_size: int = 1,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A mesh of the first devices, of one kind: data_parallel_size replicas of tensor_parallel_size
-    each.
+    """Make a mesh of the first devices: replicas of `tensor_parallel_size` devices each.
 
-    Raises ValueError where there are too few, or of several kinds, and for replicas whose experts
-    would not be whole.
+    Raises ValueError for too few devices, several kinds, or replicas without whole experts.
     """
     found = jax.devices() if devices is None else devices
     size, replicas = tensor_parallel_size, data_parallel_size
@@ -71,9 +69,9 @@ def make_mesh(
 
 
 def mesh_axes(axes: Sequence[str | None]) -> tuple[MeshAxes, ...]:
-    """The mesh axes that split each dimension of a parameter with these logical axes.
+    """Return the mesh axes that split each dimension with these logical axes.
 
-    Raises ValueError where one mesh axis would split two dimensions.
+    Raises ValueError if one mesh axis would split two dimensions.
     """
     split = tuple(RULES[name] if name else () for name in axes)
     used = [axis for dimension in split for axis in dimension]
@@ -85,10 +83,10 @@ def mesh_axes(axes: Sequence[str | None]) -> tuple[MeshAxes, ...]:
 def parameter_axes(
     parameter: nnx.Variable[Any], count: Callable[[MeshAxes], int]
 ) -> tuple[MeshAxes, ...]:
-    """The mesh axes that split each dimension of a parameter; count: how many parts some make.
+    """Return the mesh axes that split each dimension; `count` gives the parts that axes make.
 
-    One that makes KV heads (its metadata say how many) is whole where several devices share each.
-    An axis of one device splits nothing.
+    A parameter of KV heads (by its metadata) is whole if several devices share each head. An axis
+    of one device splits nothing.
     """
     metadata = parameter.get_metadata()
     axes = metadata.get("axes") or (None,) * parameter.get_value().ndim
@@ -99,9 +97,9 @@ def parameter_axes(
 
 
 def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
-    """Refuses a mesh that does not divide what a model has of some logical axis.
+    """Raise ValueError if the mesh does not divide the units of a logical axis.
 
-    units: how many indivisible parts each axis has: of `heads` the heads, not their columns.
+    Units are indivisible parts: for `heads` the heads, not their columns.
     """
     problems = [
         f"{count} {UNIT_NAMES[axis]} cannot be split evenly over {parts(mesh, RULES[axis])} devices"
@@ -114,13 +112,12 @@ def check_units(units: Mapping[str, int], mesh: Mesh) -> None:
 
 
 def divides(axis: str, units: int, devices: int) -> bool:
-    """Whether each device can have as much of a logical axis as the others."""
+    """Return whether devices can have equal parts of a logical axis."""
     return units % devices == 0 or (axis == KV_HEADS and sharers(units, devices) > 1)
 
 
 def sharers(kv_heads: int, devices: int) -> int:
-    """How many neighbours attend with the same KV head: 1 unless the devices are a multiple of the
-    heads."""
+    """Return the number of devices per KV head: 1 unless devices are a multiple of the heads."""
     return 1 if devices % kv_heads else devices // kv_heads
 
 
@@ -132,24 +129,24 @@ UNIT_NAMES: Mapping[str, str] = {
     "expert": "experts",
     "expert_mlp": "columns of an expert",
 }
-"""Logical axis -> what its indivisible parts are called."""
+"""Logical axis -> name of its indivisible units."""
 
 
 def parts(mesh: Mesh, axes: MeshAxes) -> int:
-    """How many parts these mesh axes make; one that the mesh has not makes none."""
+    """Return the number of parts that mesh axes make; missing axes make one."""
     return math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
 def replicas(mesh: Mesh | None) -> int:
-    """How many groups of devices run rows of their own."""
+    """Return the number of replicas, which run their own rows."""
     return 1 if mesh is None else parts(mesh, (DATA,))
 
 
 def shard(model: nnx.Module, mesh: Mesh) -> None:
-    """Puts every parameter of a model on the mesh; abstract ones learn where they belong.
+    """Put every parameter of a model on the mesh; shapes get shardings.
 
-    A parameter without logical axes is whole everywhere. Raises ValueError where a dimension does
-    not divide; a quantised one divides between its `groups`.
+    A parameter without logical axes is replicated. A quantised parameter divides between its
+    `groups`. Raises ValueError if a dimension does not divide.
     """
     for path, node in nnx.iter_graph(model):
         if isinstance(node, nnx.Variable):
@@ -171,33 +168,33 @@ def _shard_parameter(name: str, parameter: nnx.Variable[Any], mesh: Mesh) -> Non
 
 
 def place(value: Any, sharding: NamedSharding) -> Any:
-    """An array, or one of NumPy's, moved to where it belongs, or a shape that says so."""
+    """Move an array to its sharding, or set the sharding of a shape."""
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
     if getattr(value, "sharding", None) == sharding:
         return value
-    # Cut on the host: on devices each shape would compile a program of its own.
+    # Sliced on the host: on devices each shape would compile a program of its own.
     return jax.make_array_from_callback(value.shape, sharding, np.asarray(value).__getitem__)
 
 
 def split_of(parameter: nnx.Variable[Any]) -> tuple[MeshAxes | None, ...]:
-    """The mesh axes that split each dimension of a parameter, None where every device has all."""
+    """Return the mesh axes that split each dimension; None where every device has all of it."""
     split = parameter.get_metadata().get("mesh_axes") or ((),) * parameter.get_value().ndim
     return tuple(names or None for names in split)
 
 
 def variables(model: nnx.Module) -> list[nnx.Variable[Any]]:
-    """A model's variables, in the order of its flattened arrays."""
+    """Return a model's variables, in the order of its flattened arrays."""
     return jax.tree.leaves(nnx.state(model), is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
 def spec_of(parameter: nnx.Variable[Any]) -> PartitionSpec:
-    """How a parameter lies on its mesh."""
+    """Return the partition spec of a parameter."""
     return PartitionSpec(*split_of(parameter))
 
 
 def mesh_of(model: nnx.Module) -> Mesh | None:
-    """The mesh that a model's parameters lie on, None on a single device."""
+    """Return the mesh of a model's parameters, or None on a single device."""
     for _, node in nnx.iter_graph(model):
         if isinstance(node, nnx.Variable) and "mesh_axes" in node.get_metadata():
             sharding = node.get_value().sharding
@@ -210,8 +207,7 @@ def mesh_of(model: nnx.Module) -> Mesh | None:
 def on_every_device(
     function: Callable[..., Any], mesh: Mesh | None, model: nnx.Module, out_specs: Any
 ) -> Callable[..., Any]:
-    """function(model, *inputs) without its model, as each device runs it on its part of the model
-    and on whole inputs."""
+    """Bind `model` to function(model, *inputs), run per device on its part and on whole inputs."""
     if mesh is None:
         return partial(function, model)
     graph, state = nnx.split(model)

@@ -10,9 +10,9 @@ from typing import IO
 
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, on disk and in the place of `path` when the block ends; gone if it fails.
+    """Open a file that replaces `path`, on disk, when the block succeeds.
 
-    Its name until then is like no other: what lies beside `path`, a link say, is never written.
+    Its temporary name is unique, so that no existing file or link beside `path` is written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     file = temporary.open("xb")

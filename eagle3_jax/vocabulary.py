@@ -1,6 +1,6 @@
-"""A vocabulary whose columns are split over devices: which of them are here, and what one holds.
+"""Operations on a vocabulary whose columns are split over devices.
 
-Device i has as many neighbouring columns as every other, those of the lowest ids first.
+Every device has the same number of neighbouring columns, the lowest ids first.
 """
 
 import jax
@@ -14,7 +14,7 @@ from eagle3_jax.collectives import Axis, all_sum, first_column, gather_pairs
 def column_ids(
     columns: int, token_ids: Int[Array, " vocab"] | None = None, axis: Axis = None
 ) -> Int[Array, " vocab"]:
-    """The id of each column here: token_ids where a reduced vocabulary has such."""
+    """Return the id of each local column: `token_ids` for a reduced vocabulary."""
     return first_column(columns, axis) + jnp.arange(columns) if token_ids is None else token_ids
 
 
@@ -24,7 +24,7 @@ def own_columns(
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Shaped[Array, "*rows vocab"]:
-    """The columns here of a table over all ids, which every device has whole."""
+    """Return the local columns of a replicated table over all ids."""
     if token_ids is not None:
         return table[..., token_ids]
     if axis is None:
@@ -35,7 +35,7 @@ def own_columns(
 def value_at(
     values: Float[Array, "*rows vocab"], token_ids: Int[Array, "*rows"], axis: Axis = None
 ) -> Float[Array, "*rows"]:
-    """Each row's value at this id, the first for one below 0; its device's bits on all of them."""
+    """Return each row's value at its id, taking negative ids as 0; equal bits on all devices."""
     columns = values.shape[-1]
     here = jnp.maximum(token_ids, 0) - first_column(columns, axis)
     found = jnp.take_along_axis(values, here[..., None], axis=-1, mode="clip")[..., 0]
@@ -45,7 +45,7 @@ def value_at(
 
 
 def logsumexp(values: Float[Array, "*rows vocab"], axis: Axis = None) -> Float[Array, "*rows 1"]:
-    """The logarithm of the sum of exp(values) over all columns."""
+    """Return the logarithm of the sum of exp(values) over all columns."""
     part = jax.nn.logsumexp(values, axis=-1, keepdims=True)
     return part if axis is None else jax.nn.logsumexp(lax.all_gather(part, axis), axis=0)
 
@@ -53,9 +53,9 @@ def logsumexp(values: Float[Array, "*rows vocab"], axis: Axis = None) -> Float[A
 def best_of_devices(
     scores: Float[Array, "*rows"], ids: Int[Array, "*rows"], axis: Axis = None
 ) -> Int[Array, "*rows"]:
-    """The id of the largest of all devices' scores, the lowest of equals.
+    """Return the id of the largest score of all devices, the lowest among equals.
 
-    Where none is above -inf the ids are codes, and it is the largest of them.
+    If no score is above -inf, ids are codes and the largest code is returned.
     """
     if axis is None:
         return ids
@@ -67,9 +67,9 @@ def best_of_devices(
 def best_pairs(
     scores: Float[Array, "*rows top"], ids: Int[Array, "*rows top"], count: int, axis: Axis = None
 ) -> tuple[Float[Array, "*rows best"], Int[Array, "*rows best"]]:
-    """The `count` largest of all devices' scores, and their ids, the lowest first of equals.
+    """Return up to `count` largest scores of all devices with ids, lowest id first among equals.
 
-    Each device gives that many of its own, in this order. All, where there are no more.
+    Each device contributes `count` of its own, in this order.
     """
     if axis is None:
         return scores, ids

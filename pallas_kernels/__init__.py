@@ -1,4 +1,4 @@
-"""Operations on arrays that decide the speed of a decode step; each folder holds one contract."""
+"""Array operations that decide the speed of a decode step. Each folder holds one operation."""
 
 from pallas_kernels.absorb_query import absorb_query as absorb_query
 from pallas_kernels.add_norm import add_norm as add_norm

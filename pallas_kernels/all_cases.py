@@ -1,4 +1,4 @@
-"""Every kernel at every named shape: what compile check, tuner and benchmark go over."""
+"""List of every kernel at every named shape, for the compile check, the tuner and the benchmark."""
 
 import pkgutil
 from collections import Counter
@@ -10,9 +10,9 @@ from pallas_kernels.case import Case
 
 
 def all_cases() -> list[Case]:
-    """The cases of each operation that has some, operations in alphabetical order.
+    """Return the cases of all operations, sorted by operation name.
 
-    Raises ValueError where two have one name.
+    Raises ValueError if two cases have the same name.
     """
     folders = sorted(m.name for m in pkgutil.iter_modules(pallas_kernels.__path__) if m.ispkg)
     modules = [f"pallas_kernels.{folder}.cases" for folder in folders]

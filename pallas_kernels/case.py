@@ -1,4 +1,4 @@
-"""One kernel at one named shape: what is tested, compiled, tuned and timed."""
+"""One kernel at one named shape: the unit that is tested, compiled, tuned and timed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,28 @@ from typing import Any
 
 AMD, NVIDIA = ("gfx950", "gfx942"), ("sm_90",)
 ARCHS = (*AMD, *NVIDIA)
-"""Every architecture that kernels are compiled for."""
+"""Architectures that kernels are compiled for."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """operation, shape and variant name it: `mla_decode kimi.attention@tp4 q4_fp8`.
+    """A kernel with a shape, example arguments, cost floors and expectations.
 
-    run: the kernel with all that is static bound; reference: its contract, same arguments and
-    result. example(seed): arguments as JAX arrays, at the true sizes and with realistic data;
-    jax.eval_shape of it is what is compiled. kernels: the names of what it launches.
-    bytes_moved and flops: what must at least be read and written, and multiplied and added, once
-    for each call: the floors. matrix: architecture -> part of the name of the matrix instruction
-    that must do the work, "" where there is none; an architecture that is not in it is not compiled
-    for.
-    decode: whether it belongs to a decode step, and so to the short form of the check.
-    touched: share of its weights or pools that a call reads; live: of the programs that it launches
-    those that have work. Both are 1 but for experts, of which a token chooses few.
+    Attributes:
+        operation, shape, variant: Together the name: `mla_decode kimi.attention@tp4 q4_fp8`.
+        run: The kernel with all static arguments bound.
+        reference: The reference implementation, with the same arguments and results.
+        example: Takes a seed and returns JAX arrays of the true sizes with realistic data. The
+            compile check uses `jax.eval_shape` of it.
+        kernels: Names of the kernels that `run` launches.
+        bytes_moved, flops: Lower bounds of the bytes that a call reads and writes, each counted
+            once, and of its multiplications and additions.
+        matrix: Part of the name of the matrix instruction that must do the work, by architecture;
+            "" if there is none. The case is not compiled for an architecture that is missing.
+        decode: True if the case belongs to a decode step, and so to the short compile check.
+        tolerance: Largest `difference` from the reference.
+        touched, live: Fractions of the weights or pools that a call reads, and of the launched
+            programs that have work: 1 except for experts, of which a token chooses few.
     """
 
     operation: str
@@ -42,5 +47,5 @@ class Case:
 
     @property
     def name(self) -> str:
-        """How it is listed."""
+        """Name of the case in listings."""
         return f"{self.operation} {self.shape} {self.variant}"

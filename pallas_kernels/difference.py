@@ -1,4 +1,4 @@
-"""How far a result is from the one that was wanted, as one number whatever its type."""
+"""Difference between a result and its reference as one number, for any dtype."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from pallas_kernels.grouped_matmul.tile_map import TileMap
 
 
 def difference(got: np.ndarray, wanted: np.ndarray) -> float:
-    """Of integers the share that differs. Of floats the largest difference as a share of the
-    largest value that was wanted. Infinite where that is not finite, and for other shapes.
+    """Return the error of `got`: 0 for equal arrays, infinity for shapes that differ.
 
-    Float8 is what a value was rounded to: half way between two, its last bit before decides which,
-    so that a neighbour is no difference.
+    Integers: the fraction of elements that differ. Floats: the largest absolute difference divided
+    by the largest magnitude in `wanted`, infinity if that is not finite. For float8, a neighbouring
+    value counts as equal, because the last bit before rounding decides between two neighbours.
     """
     if got.shape != wanted.shape:
         return float("inf")
@@ -29,7 +29,7 @@ def difference(got: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def read_arrays(result: Any) -> Iterator[np.ndarray]:
-    """Of an operation's result what somebody reads: of a map the tiles that are used."""
+    """Yield the arrays of a result that are read: of a `TileMap`, only the tiles in use."""
     for leaf in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, TileMap)):
         if isinstance(leaf, TileMap):
             used, expert, first, rows, order = map(np.asarray, leaf)

@@ -1,6 +1,7 @@
-"""Which implementation of an operation runs: one choice, said once, one error that explains itself.
+"""Choice of the implementation that runs an operation.
 
-`pallas` is the GPU kernel (interpreted on CPU), `xla` the form for CPU, `reference` the contract.
+Implementations: `pallas` (GPU kernel, interpreted on CPU), `xla` (for CPU) and `reference`. Each
+choice is logged once; an impossible one raises an error with reasons.
 """
 
 import logging
@@ -18,16 +19,15 @@ _log = logging.getLogger(__name__)
 Form = Callable[..., Any] | str
 """A function, or the reason why it cannot run here."""
 Listener = Callable[[str, Mapping[str, Form], Callable[..., Any]], Callable[..., Any]]
-"""Takes an operation, its implementations and the chosen one; gives what is called in its place."""
+"""Takes an operation, its implementations and the chosen one; returns the function to call."""
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def prefer(implementation: str | None, switched_off: Collection[str] = ()) -> Iterator[None]:
-    """Programs that are traced meanwhile use this implementation where a call names none, and of
-    operations that are switched off no kernel.
+    """Set the default implementation while tracing, and switch off kernels of operations.
 
-    None prefers nothing else than before, and what was off stays so.
+    None keeps the current default. Kernels that are switched off already stay off.
     """
     tokens = (
         _preferred.set(implementation or _preferred.get()),
@@ -42,7 +42,7 @@ def prefer(implementation: str | None, switched_off: Collection[str] = ()) -> It
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Shows every choice to the listener, in what is traced meanwhile."""
+    """Pass every choice made while tracing in this context to `listener`."""
     token = _listener.set(listener)
     try:
         yield
@@ -51,10 +51,10 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def candidates(operation: str) -> tuple[str, ...]:
-    """What is tried for an operation, in this order, where nothing is named.
+    """Return the implementations to try for `operation`, in order, if the call names none.
 
-    The `xla` forms loop as often as their data say, which a GPU would stop to ask the host about;
-    the control flow of `reference` is static.
+    On a GPU, `xla` is not among them: its loops have data-dependent trip counts, for which a GPU
+    would have to wait for the host. The control flow of `reference` is static.
     """
     names = _usual()
     return ("reference",) if "pallas" in names and operation in _switched_off.get() else names
@@ -68,7 +68,7 @@ def _usual() -> tuple[str, ...]:
 
 
 def follows_data() -> bool:
-    """Whether a loop may run as often as its data say: where the `xla` forms run."""
+    """Return whether loops may have data-dependent trip counts: true where `xla` runs."""
     return _usual()[0] == "xla"
 
 
@@ -80,10 +80,11 @@ def choose(
     pallas: Form,
     xla: Form | None = None,
 ) -> Callable[..., Any]:
-    """The function that runs `operation`; `None` means what `prefer` says, or the GPU's default.
+    """Return the function that runs `operation`.
 
-    Where there is no `xla` form it is the reference. Raises ValueError where none of the names can
-    run, with every implementation's reason.
+    If `implementation` is None, the default of `prefer` or of the device applies. Without an `xla`
+    implementation, `reference` stands in for it. Raises ValueError with the reason of every
+    implementation if none of the candidates can run.
     """
     implementations = {"xla": xla or reference, "reference": reference, "pallas": pallas}
     names = candidates(operation) if implementation is None else (implementation,)
@@ -108,7 +109,7 @@ def choose(
 
 @cache
 def _say(operation: str, name: str, *refusals: str) -> None:
-    """Once for each choice; one that is not the first is a warning."""
+    """Log each choice once: at level WARNING if it is not the first candidate, else INFO."""
     level = logging.WARNING if refusals else logging.INFO
     because = f" ({'; '.join(refusals)})" if refusals else ""
     _log.log(level, "%s runs as %s%s", operation, name, because)

@@ -1,8 +1,8 @@
-"""Whether kernels may compute a row otherwise in another batch.
+"""Mode in which a row's bits do not depend on its batch.
 
-A kernel that cuts its work by how many sequences there are fills a GPU at every batch size, but the
-order of a row's sums then follows from the batch. Where a row's bits must follow from the row
-alone, programs are traced within `exact_bits(True)`.
+A kernel that splits its work by the number of sequences fills a GPU at every batch size, but then
+the order of a row's sums depends on the batch. Programs traced within `exact_bits(True)` avoid
+this.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ _exact: ContextVar[bool] = ContextVar("exact", default=False)
 
 @contextmanager
 def exact_bits(asked: bool) -> Iterator[None]:
-    """Programs that are traced meanwhile give a row the same bits in every batch, if asked.
+    """Make programs traced in this context give a row the same bits in every batch, if `asked`.
 
-    A traced program must not be reused outside: JAX's caches do not know of this.
+    Do not reuse a traced program outside of the context: JAX's caches do not know about it.
     """
     token = _exact.set(asked)
     try:
@@ -26,5 +26,5 @@ def exact_bits(asked: bool) -> Iterator[None]:
 
 
 def asks_for_exact_bits() -> bool:
-    """Whether what is traced now must do so."""
+    """Return whether exact bits are required of the program being traced."""
     return _exact.get()

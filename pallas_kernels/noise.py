@@ -1,10 +1,10 @@
-"""Gumbel noise by one integer hash of (seed, position, id): the same bits on every backend."""
+"""Gumbel noise from an integer hash of (seed, position, id): the same bits on every backend."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 _SMALL, _TERMS = 1 / 16, 6
-"""Up to which u -log(1 - u) is u + u^2 / 2 + ..., and of so many terms."""
+"""`gumbel` sums this many terms of the series of -log(1 - u) / u for u below _SMALL."""
 
 
 def gumbel(
@@ -13,11 +13,11 @@ def gumbel(
     positions: Int[Array, "*#rows"],
     token_ids: Int[Array, " vocab"],
 ) -> Float[Array, "... vocab"]:
-    """Standard Gumbel noise of each (seed, position, id); seeds and positions broadcast.
+    """Return standard Gumbel noise for each (seed, position, id). Seeds and positions broadcast.
 
-    A uniform u in (0, 1) is the hash's 32 bits; the noise is -log(-log(1 - u)), whose large values
-    come from u near 0, where float32 is finest. There the inner logarithm is its series, because
-    1 - u is rounded: as exact as log1p to 5e-7, with a third of its instructions on a GPU.
+    A uniform u in (0, 1) comes from the hash's 32 bits; the noise is -log(-log(1 - u)). Its large
+    values come from u near 0, where float32 is finest. There the inner logarithm is a series,
+    because 1 - u is rounded: as exact as log1p to 5e-7, with a third of its instructions on a GPU.
     """
     bits = hash_bits(low, high, positions, token_ids)
     uniform = jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
@@ -34,9 +34,9 @@ def hash_bits(
     positions: Int[Array, "*#rows"],
     token_ids: Int[Array, " vocab"],
 ) -> UInt32[Array, "... vocab"]:
-    """32 bits of (seed, position, id): two keys a row, then two rounds of mixing an id.
+    """Hash (seed, position, id) to 32 bits: two keys for each row, then two mixing rounds.
 
-    Two keys, because with one, rows would share their noise at shifted ids.
+    With a single key, rows would share their noise at shifted ids.
     """
     position, ids = positions.astype(jnp.uint32), token_ids.astype(jnp.uint32)
     keys = []
@@ -46,7 +46,7 @@ def hash_bits(
 
 
 def _mix(bits: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32-bit words: xor-shifts and odd multipliers (C. Wellons, lowbias32)."""
+    """Permute 32-bit words with xor-shifts and odd multipliers (C. Wellons, lowbias32)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
     return bits ^ (bits >> 16)

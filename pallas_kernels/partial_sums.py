@@ -1,4 +1,4 @@
-"""Products whose inputs were split: their parts are added by the kernel that reads them."""
+"""Split-K products: the kernel that reads such a product adds up its partial sums."""
 
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,9 +17,9 @@ from pallas_kernels.triton import load
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PartialSums:
-    """What each part of the inputs adds to a product, float32; always summed in their order.
+    """A product as float32 partial sums, one for each part of the inputs, added in order.
 
-    dtype, static: what the sum is rounded to.
+    dtype (static): the dtype that the sum is rounded to.
     """
 
     values: Float[Array, "parts *rows outputs"]
@@ -27,16 +27,16 @@ class PartialSums:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[*rows, outputs]."""
+        """Shape of the product, [*rows, outputs]."""
         return self.values.shape[1:]
 
 
 Product = Float[Array, "..."] | PartialSums
-"""Of rows with a matrix, added up or not yet."""
+"""Rows times a matrix, as an array or as partial sums."""
 
 
 def total(product: Product) -> Float[Array, "..."]:
-    """The product itself."""
+    """Return the product as an array, adding partial sums if necessary."""
     if not isinstance(product, PartialSums):
         return product
     return reduce(add, product.values).astype(product.dtype)
@@ -45,13 +45,13 @@ def total(product: Product) -> Float[Array, "..."]:
 def as_product(
     values: Float[Array, "parts flat_rows outputs"], rows: tuple[int, ...], dtype: DTypeLike
 ) -> Product:
-    """What a kernel left, with these leading axes: one part is the product."""
+    """Reshape a kernel's result to leading axes `rows`; several parts become `PartialSums`."""
     shaped = values.reshape(len(values), *rows, values.shape[-1])
     return shaped[0] if len(values) == 1 else PartialSums(shaped, jnp.dtype(dtype))
 
 
 def as_parts(product: Product, *shape: int) -> Float[Array, "..."]:
-    """[parts, *shape] as kernels take it; a product that is added up is its only part."""
+    """Return the parts [parts, *shape] for a kernel. An ordinary array is a single part."""
     values = product.values if isinstance(product, PartialSums) else product[None]
     return values.reshape(len(values), *shape)
 
@@ -59,8 +59,8 @@ def as_parts(product: Product, *shape: int) -> Float[Array, "..."]:
 def load_total(
     ref: Any, dtype: DTypeLike, at: tuple[Array, ...], mask: Array
 ) -> Float[Array, " numbers"]:
-    """Inside a kernel: numbers of a product, of which ref has the parts, as float32 after they were
-    rounded to dtype; zeros where the mask is false."""
+    """Load a product inside a kernel: add the parts in `ref`, round to `dtype`, widen to float32.
+    Elements where `mask` is false are 0."""
     parts = [
         load(ref.at[(jnp.full_like(at[-1], part), *at)], mask=mask, other=0.0).astype(jnp.float32)
         for part in range(ref.shape[0])

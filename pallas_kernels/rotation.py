@@ -1,4 +1,4 @@
-"""Rotary positions: on pairs of neighbours, and on the two halves of a head."""
+"""Rotary position embeddings: on adjacent pairs, and on the two halves of a head."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,7 +9,7 @@ def rotate_interleaved(
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
 ) -> Float[Array, "batch q_len heads dim"]:
-    """Rotates the pairs (2i, 2i+1) in float32, GPT-J style: Kimi-K2.5's convention."""
+    """Rotate the pairs (2i, 2i+1) in float32, GPT-J style: Kimi-K2.5's convention."""
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     cos, sin = cos[:, :, None], sin[:, :, None]
@@ -22,8 +22,8 @@ def rotate_halves(
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
 ) -> Float[Array, "batch q_len heads dim"]:
-    """Rotates the pairs (i, i + half) in float32, NeoX style: the convention of Llama, of MiniMax
-    and of drafts. Dimensions of x behind the two halves stay as they are."""
+    """Rotate the pairs (i, i + half) in float32, NeoX style: Llama, MiniMax and the drafts. Further
+    dimensions of x are unchanged."""
     x, passed = jnp.split(x, [2 * cos.shape[-1]], axis=-1)
     low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos[:, :, None], sin[:, :, None]

@@ -1,4 +1,4 @@
-"""Kernels with a program a row, alone in a launch or with another kernel's programs."""
+"""Kernels with one program for each row, launched alone or together with another kernel."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,8 +11,9 @@ from pallas_kernels.triton import launch, whole
 
 
 class RowKernel(NamedTuple):
-    """body(x, *constants, *out): refs of one row of x and of the same row of each array of `out`.
+    """A kernel body that processes one row of an array.
 
+    body(x, *constants, *out) takes refs of one row of x and of the same row of each array of `out`.
     The first dimension of every array is the rows.
     """
 
@@ -24,7 +25,7 @@ class RowKernel(NamedTuple):
 def run_rows(
     kernel: RowKernel, x: Float[Array, "rows inputs"], *constants: Array
 ) -> tuple[Array, ...]:
-    """One launch; every program sees the constants."""
+    """Launch the kernel on all rows of x. Every program sees the constants whole."""
     return launch(
         kernel.body,
         name=kernel.name,
@@ -39,6 +40,6 @@ def run_rows(
 def row_block(
     array: Array | jax.ShapeDtypeStruct, row: Callable[[Any], Any] = lambda program: program
 ) -> pl.BlockSpec:
-    """A program's row, [1] where a row is one number; row(program) says which it is."""
+    """Return the BlockSpec of one row, [1] if that is one number. row(program) is its index."""
     rest = array.shape[1:]
     return pl.BlockSpec((None, *rest) if rest else (1,), lambda i: (row(i), *(0 for _ in rest)))

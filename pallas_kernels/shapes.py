@@ -1,8 +1,8 @@
-"""Every shape that the published models give the kernels, by name.
+"""Shapes that the published models give the kernels, by name.
 
-One table for tests, compile check, tuner and benchmark. Sizes are those of the published configs:
-moonshotai/Kimi-K2.5, lightseekorg's MHA and MLA drafts of it, MiniMaxAI/MiniMax-M2.5 and its
-draft. `tp` is how many devices share a model; a name ends with it: `kimi.o_proj@tp4`.
+Tests, compile check, tuner and benchmark use this one table. Sizes come from the published configs:
+moonshotai/Kimi-K2.5, lightseekorg's MHA and MLA drafts of it, MiniMaxAI/MiniMax-M2.5 and its draft.
+`tp` is the number of tensor-parallel devices; names end with it: `kimi.o_proj@tp4`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TP = (1, 4, 8)
 
 @dataclass(frozen=True)
 class Matrix:
-    """x [rows, inputs] @ w: a device's part of one linear layer. Gated ones come in pairs."""
+    """One device's part of a linear layer, x [rows, inputs] @ w. Gated layers have two of them."""
 
     name: str
     inputs: int
@@ -21,7 +21,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """heads: a device's query heads; the pool has rows of kv_lora + rope, the same everywhere."""
+    """Query heads of one device. Pool rows, kv_lora + rope numbers, are equal on all devices."""
 
     name: str
     heads: int
@@ -31,7 +31,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class GroupedAttention:
-    """Heads of one device; query heads share key-value heads evenly."""
+    """Heads of one device. Each key-value head serves the same number of query heads."""
 
     name: str
     heads: int
@@ -41,7 +41,7 @@ class GroupedAttention:
 
 @dataclass(frozen=True)
 class VisionAttention:
-    """heads: of one device; each row has a query, a key and a value for each."""
+    """Heads of one device. Each row has a query, a key and a value for each head."""
 
     name: str
     heads: int
@@ -50,7 +50,7 @@ class VisionAttention:
 
 @dataclass(frozen=True)
 class ExpertStack:
-    """The routed experts' matrices of one device: [experts, hidden, inter] twice and back."""
+    """Routed experts of one device: gate and up [experts, hidden, inter], and down."""
 
     name: str
     experts: int
@@ -61,7 +61,7 @@ class ExpertStack:
 
 @dataclass(frozen=True)
 class Head:
-    """hidden @ [hidden, vocab] and the choice of a token."""
+    """Projection hidden @ [hidden, vocab], followed by the choice of a token."""
 
     name: str
     hidden: int
@@ -73,7 +73,7 @@ def _split(size: int, tp: int) -> int:
 
 
 def _matrices(tp: int) -> list[Matrix]:
-    """Kimi's attention is cut by heads, q_a and kv_a are whole on every device."""
+    """List the matrices. Kimi's heads are split over devices; q_a and kv_a are whole on each."""
     heads, at = _split(64, tp), f"@tp{tp}"
     return [
         Matrix(f"kimi.q_a_proj{at}", 7168, 1536),
@@ -110,7 +110,7 @@ GROUPED_ATTENTION = [
     )
 ]
 VISION_ATTENTION = [VisionAttention(f"kimi.vision@tp{tp}", 16 // tp) for tp in (1, 8)]
-"""Whole on every device, or split by heads."""
+"""The vision tower is whole on every device (tp1) or split by heads (tp8)."""
 EXPERTS = [
     stack
     for tp in TP
@@ -131,4 +131,4 @@ HEADS = [
 DECODE_ROWS = (1, 4, 16, 64, 256)
 """Rows of a decode or verify step: sequences times k + 1."""
 MOST_DECODE_ROWS = 1024
-"""64 sequences with 16 rows each, as verified trees have them."""
+"""Largest number of rows: 64 sequences with 16 rows each, as in tree verification."""

@@ -1,13 +1,12 @@
-"""A few rows times a matrix that is read once, from where it lies: products of decoding on a CPU.
+"""Products of a few rows with a matrix that is read once, in place: decoding on a CPU.
 
-XLA:CPU multiplies whole arrays only, so that a product with `stack[expert]` first copies the
-matrix, which costs as much again as reading it; and of a few rows it reads a matrix far slower than
-memory answers. Sums of scaled rows are an elementwise loop instead, which reads a slice in place.
-STREAMS of them at once keep memory busy and leave a matrix STREAMS times smaller, which an ordinary
-product sums.
+XLA:CPU multiplies whole arrays only. A product with `stack[expert]` first copies the matrix, which
+costs as much as reading it, and with few rows it reads a matrix far below memory bandwidth. Sums of
+scaled matrix rows are an elementwise loop instead, which reads a slice in place. STREAMS such loops
+at once keep memory busy and leave a matrix STREAMS times smaller, which an ordinary product sums.
 
 Microseconds (float32, jax 0.10.2, one pinned thread of a 2-vCPU Zen 3 that reads 20 GB/s, matrices
-not in cache), an ordinary product : streams:
+not in cache), ordinary product : streams:
 
     rows                     1           2           3           4
     512 x 8192         925:776   2960:2020   3470:1950   4270:3100
@@ -16,8 +15,8 @@ not in cache), an ordinary product : streams:
     192 x 192           14:9        21:11       22:13       23:15
     expert 512 x 256   166:90      171:112     200:141     226:168
 
-(The last is gate, up and down of one expert out of a stack, whose bytes alone take 79; at 8 rows
-its product is as fast as streams.)
+The last line is gate, up and down of one expert in a stack; reading their bytes alone takes 79. At
+8 rows the ordinary product is as fast.
 """
 
 import math
@@ -34,21 +33,20 @@ from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
 
 STREAMS, MOST_ROWS = 8, 4
 LEAST_SIZE = 2**16
-"""Numbers of a matrix: a smaller one stays in cache, and streams take longer to compile."""
+"""Smallest matrix, in elements. Smaller ones stay in cache, and streams take longer to compile."""
 
 Read = Callable[[int, int], Float[Array, "length outputs"]]
-"""Rows of a matrix from a first one on, as many as asked for."""
+"""Takes the first row and a number of rows of a matrix; returns these rows."""
 
 
 def _fit(rows: int, inputs: int, outputs: int) -> bool:
-    """Whether streams are the faster product here."""
+    """Return whether streams are the faster product here."""
     large = inputs * outputs >= LEAST_SIZE and inputs % STREAMS == 0
     return large and 0 < rows <= MOST_ROWS and follows_data()
 
 
 def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
-    """x @ kernel as `pallas_kernels.quantized.matmul` defines it, by streams where they are faster;
-    each row by itself: a row's bits never depend on the others."""
+    """Compute `pallas_kernels.quantized.matmul`, by streams if faster; rows are independent."""
     if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray):
         return matmul(x, kernel)
     if not _fit(math.prod(x.shape[:-1]), *kernel.shape):
@@ -62,21 +60,21 @@ def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
 def expert_matmul(
     x: Float[Array, "rows inputs"], stack: Kernel, expert: Int[Array, ""]
 ) -> Float[Array, "rows outputs"]:
-    """x @ stack[expert], without a copy of the matrix where streams are taken."""
+    """Compute x @ stack[expert]; the streamed product makes no copy of the matrix."""
     if isinstance(stack, QuantizedArray) or not _fit(len(x), *stack.shape[1:]):
         return matmul(x, stack[expert])
 
     matrices: Array = stack
 
     def read(first: int, length: int) -> Array:
-        # A slice of its own for each: one that several loops read would be copied after all.
+        # Each stream takes its own slice: XLA would copy a slice that several loops read.
         return lax.dynamic_slice(matrices, (expert, first, 0), (1, length, matrices.shape[2]))[0]
 
     return _each(x, read)
 
 
 def _each(x: Float[Array, "rows inputs"], read: Read) -> Float[Array, "rows outputs"]:
-    """Stream i of a row adds up the i-th part of the matrix, scaled."""
+    """Multiply rows by a matrix: stream i sums the scaled rows of the i-th part of the matrix."""
     length = x.shape[1] // STREAMS
     ones, products = jnp.ones((1, length)), []
     for row in x.astype(jnp.float32).reshape(len(x), STREAMS, length, 1):

@@ -1,7 +1,7 @@
-"""Products of one tile: rows of x with columns of weights, summed over the inputs step by step.
+"""Product of one tile of x's rows and weights' columns, summed over the inputs in steps.
 
-What the kernels for dense products share. A row or column past its array repeats the last one
-(columns of plain weights count as zeros): a kernel stores none of them.
+Shared by the kernels for dense products. A row or column index past the end repeats the last one
+(columns of plain weights count as zeros); kernels do not store these.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from pallas_kernels.triton import dot, launch, load, store
 
 
 class Operand(NamedTuple):
-    """What is multiplied, as arrays or as a kernel's refs: values and, if they have any, scales.
+    """An operand of a product: values and optional scales, as arrays or as a kernel's refs.
 
-    In dense products x [rows, in] has one scale a row or one for 128 inputs, [rows, in / 128].
-    Weights with scales are float8 [out, in] with one a column, [out], or one a block,
-    [out / 128, in / 128]; those without are [in, out].
+    In dense products, x [rows, in] has one scale for each row, or for each 128 inputs: [rows, in /
+    128]. Weights with scales are float8 [out, in], with one scale for each column, [out], or for
+    each block, [out / 128, in / 128]. Weights without scales are [in, out].
     """
 
     values: Any
@@ -32,20 +32,20 @@ class Operand(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Columns of a weight."""
+        """Number of columns of a weight."""
         return self.values.shape[1 if self.scale is None else 0]
 
     @property
     def in_blocks(self) -> bool:
-        """Whether scales change along the inputs."""
+        """True if the scales change along the inputs."""
         return self.scale is not None and len(self.scale.shape) == 2
 
 
 @dataclass(frozen=True)
 class ProductTiles:
-    """A program multiplies `rows` with `columns`, `step` inputs at a time, of one of as many parts
-    of the inputs; a launch with several leaves a sum for each (`PartialSums`). ahead: steps that
-    are on their way in registers; 0 leaves it to Triton to overlap loads."""
+    """Tile sizes of a product: a program multiplies `rows` by `columns`, `step` inputs at a time.
+    parts: parts of the inputs (split-K); with several, a launch writes a sum for each
+    (`PartialSums`). ahead: steps prefetched into registers; with 0, Triton overlaps the loads."""
 
     rows: int
     columns: int
@@ -56,7 +56,7 @@ class ProductTiles:
     ahead: int = 0
 
     def of_program(self) -> tuple[Array, Array]:
-        """Inside of a kernel over tiles of rows x tiles of columns: this program's."""
+        """Return the row and column indices of this program's tile. Call inside a kernel."""
         rows = pl.program_id(0) * self.rows + jnp.arange(self.rows)
         return rows, pl.program_id(1) * self.columns + jnp.arange(self.columns)
 
@@ -70,14 +70,14 @@ def launch_tiles(
     outputs: Sequence[int],
     dtype: DTypeLike,
 ) -> list[Array]:
-    """[parts, rows, outputs] for each of `outputs`, in this dtype or, of several parts, in float32:
-    kernel(x, *weights, *out, tiles=) for each tile of each part."""
+    """Launch kernel(x, *weights, *out, tiles=) for each tile of each part. Returns [parts, rows,
+    outputs] for each of `outputs`: in `dtype`, or in float32 if there are several parts."""
     rows = x.values.shape[0]
     dtype = dtype if tiles.parts == 1 else jnp.float32
     run = launch(
         partial(kernel, tiles=tiles),
         name=name,
-        # Tiles of the same columns are neighbours: they share the weights.
+        # Tiles of the same columns are adjacent in the grid because they share weights.
         grid=(
             pl.cdiv(rows, tiles.rows),
             sum(pl.cdiv(size, tiles.columns) for size in outputs),
@@ -91,12 +91,12 @@ def launch_tiles(
 
 
 def multiply_tile(x: Operand, w: Operand, out: Any, *, tiles: ProductTiles) -> None:
-    """A kernel: one tile of the product.
+    """Kernel body: one tile of the product.
 
     Grid: tiles of rows x tiles of columns x parts of the inputs. Blocks: x and w whole; a program
     multiplies [rows, step] with [columns, step] and sums float32 [rows, columns]. Limit: reading
-    weights, each once up to 64 rows; registers beyond; launches for a router, which has 3 MiB.
-    Units: float8 times scales, applied to the sum or, of blocks, to each step's part; float32 is
+    the weights, each once up to 64 rows; registers beyond; launches for a router, which has 3 MiB.
+    Units: float8 times scales, applied to the sum or, for blocks, to each step's sum; float32 is
     not rounded to TF32.
     """
     rows, columns = tiles.of_program()
@@ -113,10 +113,10 @@ def products(
     tiles: ProductTiles,
     part: Array | int = 0,
 ) -> list[Array]:
-    """float32 [rows, columns] of x with each weight; they share columns, and x is read once. Of
-    several parts of the inputs only one.
+    """Return float32 [rows, columns] of x times each weight, for one part of the inputs.
 
-    Raises ValueError on a step that is longer than a block of scales, and on parts of unlike size.
+    The weights share the column indices, and x is read once. Raises ValueError if a step is longer
+    than a block of scales, or if the steps do not divide evenly into the parts.
     """
     step, parts = tiles.step, tiles.parts
     steps = -(-x.values.shape[1] // step)
@@ -129,7 +129,7 @@ def products(
         index = part * (steps // parts) + index
         depth = index * step + jnp.arange(step)
         tile, group = _load_rows(x.values, rows, depth), index * step // BLOCK
-        # All before the first is multiplied: they wait for memory together.
+        # Issue all loads before the first product, so that they wait for memory together.
         return _Step(tile, [_load_weight(w, depth, columns) for w in weights], group)
 
     def add(totals: list[Array], loaded: _Step) -> list[Array]:
@@ -144,7 +144,7 @@ def products(
 
 
 class _Step(NamedTuple):
-    """What one step multiplies, loaded; group: of scales."""
+    """Loaded operands of one step; `group` is the index of their scales."""
 
     rows: Array
     blocks: list[Array]
@@ -158,8 +158,7 @@ def _walk(
     add: Callable[[list[Array], _Step], list[Array]],
     totals: list[Array],
 ) -> list[Array]:
-    """All steps in their order; `ahead` of them are on their way in registers, each loaded where
-    the last one's are free."""
+    """Run all steps in order, prefetching `ahead` of them into registers as these get free."""
     if not ahead:
         return jax.lax.fori_loop(0, steps, lambda i, totals: add(totals, read(i)), totals)
     ahead = min(ahead, steps)
@@ -171,7 +170,8 @@ def _walk(
         for number, one in enumerate(loaded):
             totals = add(totals, one)
             following = (index + 1) * ahead + number
-            # Loaded outside of the loop, the last ones would be waited for one by one.
+            # Keep the last loads inside the loop: outside of it, each would be waited for
+            # separately.
             after.append(
                 read(following if left + 1 == ahead else jnp.minimum(following, steps - 1))
             )
@@ -185,14 +185,14 @@ def _walk(
 
 
 def store_tile(out: Any, part: Array, rows: Array, columns: Array, tile: Array) -> None:
-    """Writes what of the tile is inside the array [parts, rows, columns]."""
+    """Store the part of the tile that lies inside `out` [parts, rows, columns]."""
     index = (rows[:, None], columns[None, :])
     inside = (index[0] < out.shape[1]) & (index[1] < out.shape[2])
     store(out.at[jnp.broadcast_to(part, inside.shape), *index], tile.astype(out.dtype), mask=inside)
 
 
 def clamp(indices: Array, limit: int) -> Array:
-    """Indices that all exist: those past the last one repeat it."""
+    """Clamp indices to the valid range: those past the last one repeat it."""
     return indices if limit % indices.size == 0 else jnp.minimum(indices, limit - 1)
 
 
@@ -205,7 +205,7 @@ def _part(
     columns: Array,
     group: Array | int,
 ) -> Array:
-    """One step's sum; block scales are applied here, because they change from step to step."""
+    """Return one step's product. Block scales, which change with the step, are applied here."""
     if w.scale is None:
         return dot(part.astype(w.values.dtype), block)
     total = dot(part, block if x.scale is not None else block.astype(part.dtype), trans_b=True)
@@ -219,7 +219,7 @@ def _part(
 
 
 def _scale(total: Array, x: Operand, w: Operand, rows: Array, columns: Array) -> Array:
-    """Times the scales of whole rows and columns."""
+    """Multiply by the scales of whole rows and columns."""
     if x.scale is not None and not x.in_blocks:
         total = total * load(x.scale.at[clamp(rows, x.values.shape[0])])[:, None]
     if w.scale is not None and not w.in_blocks:
@@ -228,14 +228,14 @@ def _scale(total: Array, x: Operand, w: Operand, rows: Array, columns: Array) ->
 
 
 def _load_weight(w: Operand, depth: Array, columns: Array) -> Array:
-    """[depth, columns] of a plain one, [columns, depth] of one with scales."""
+    """Load [depth, columns] of a plain weight or [columns, depth] of one with scales."""
     if w.scale is None:
         return _load_columns(w.values, depth, columns)
     return _load_rows(w.values, columns, depth)
 
 
 def _load_rows(ref: Any, rows: Array, depth: Array) -> Array:
-    """[rows, depth] of an array with contiguous inputs."""
+    """Load [rows, depth] of an array with contiguous inputs."""
     index = (clamp(rows, ref.shape[0])[:, None], depth[None, :])
     if ref.shape[1] % depth.size == 0:
         return load(ref.at[index])
@@ -244,7 +244,7 @@ def _load_rows(ref: Any, rows: Array, depth: Array) -> Array:
 
 
 def _load_columns(ref: Any, depth: Array, columns: Array) -> Array:
-    """[depth, columns] of an array with contiguous outputs."""
+    """Load [depth, columns] of an array with contiguous outputs."""
     index = (depth[:, None], columns[None, :])
     if ref.shape[0] % depth.size == 0 and ref.shape[1] % columns.size == 0:
         return load(ref.at[index])

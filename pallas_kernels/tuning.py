@@ -1,12 +1,12 @@
-"""Measured tiles with their times; heuristics where nothing was measured.
+"""Measured tile sizes with their times; a heuristic applies where nothing was measured.
 
 An operation ends its choice of tiles with `return tuned("fp8_matmul", key, Tiles(...))`: the key
-says what the choice depends on, the tiles are what the heuristic says. `tuned/<arch>.json` holds
+holds everything that the choice depends on, and the tiles are those of the heuristic. The file
+`tuned/<arch>.json` is written by `python -m eagle3_tools.kernel_bench --tune` on a GPU of that
+architecture:
 
     {"device": …, "date": …, "versions": {…},
      "tiles": {operation: {key: {"tiles": {…}, "us": …, "heuristic_us": …}}}}
-
-and is written by `python -m pallas_kernels.bench --tune` on a GPU of that architecture.
 """
 
 import json
@@ -29,9 +29,9 @@ _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 
 
 def tuned(operation: str, key: str, heuristic: T) -> T:
-    """The tiles on trial, the measured ones for the current GPU, or the heuristic's.
+    """Return the tiles of an active `trying` context, else measured tiles, else the heuristic's.
 
-    heuristic: a frozen dataclass. Raises ValueError where the file names fields that it has not.
+    `heuristic` is a frozen dataclass. Raises ValueError if the file has fields that it lacks.
     """
     trial = _trial.get(None)
     entry = measured(gpu.current().arch).get(operation, {}).get(key, {}).get("tiles")
@@ -45,16 +45,16 @@ def tuned(operation: str, key: str, heuristic: T) -> T:
 
 @cache
 def measured(arch: str) -> dict[str, dict[str, Any]]:
-    """operation -> key -> record, as `tuned/<arch>.json` has it; empty where there is none."""
+    """Read `tuned/<arch>.json`: operation -> key -> record; empty if there is no file."""
     path = FOLDER / f"{arch}.json"
     return json.loads(path.read_text(encoding="utf-8"))["tiles"] if path.exists() else {}
 
 
 @contextmanager
 def trying(tiles: Mapping[tuple[str, str], Mapping[str, int]]) -> Iterator[Asked]:
-    """What is traced meanwhile takes these tiles and heuristics' for the rest; no file counts.
+    """Use `tiles` while tracing, and the heuristic for everything else, ignoring measured tiles.
 
-    Gives (operation, key) -> the tiles of every choice that was made.
+    Yields a dict that receives the tiles of every choice made: (operation, key) -> tiles.
     """
     asked: Asked = {}
     tokens = _trial.set(tiles), _asked.set(asked)

@@ -1,4 +1,4 @@
-"""The HTTP application: every protocol's endpoints, health and metrics over one engine thread."""
+"""The HTTP application: endpoints of all protocols, health and metrics over one engine thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,13 +9,13 @@ from importlib.metadata import version
 import jax.profiler
 from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.anthropic.messages import messages_router
 from serve.asgi.arrivals import Arriving
 from serve.asgi.auth import Authenticate
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
-from serve.asgi.head import HeadAsGet
 from serve.asgi.known_hosts import KnownHosts
 from serve.asgi.root_path import UnderRoot
 from serve.asgi.synthetic_header import synthetic_header
@@ -39,6 +39,22 @@ from serve.sglang.server_state import server_state_router
 from serve.telemetry.exposition import CONTENT_TYPE, render
 from serve.telemetry.record import Recorded, RecordHandler
 
+
+class HeadAsGet:
+    """Middleware that passes HEAD to the application as GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        asked = {**scope, "method": "GET"}
+        await self._app(asked, receive, send)
+        scope["route"] = asked.get("route")  # For the record of the request.
+
+
 STOP_TIMEOUT_S = 2.0
 
 
@@ -49,9 +65,9 @@ def create_app(
     http: HttpOptions | None = None,
     profiler: Profiler = jax.profiler,
 ) -> FastAPI:
-    """The application; its lifespan starts the engine thread and stops it.
+    """Return the application. Its lifespan starts and stops the engine thread.
 
-    record_handlers: are given the record of every request. profiler: of who has devices.
+    `record_handlers` get each request's record. `profiler` traces the processes with devices.
     """
     operations, http = operations or Operations(), http or HttpOptions()
 
@@ -67,7 +83,7 @@ def create_app(
         title="eagle3-jax",
         version=version("eagle3-jax"),
         lifespan=lifespan,
-        # A redirect would name the host that the client named.
+        # A redirect would send the client to whatever its own Host header names.
         redirect_slashes=False,
     )
     install_error_handlers(app)
@@ -100,7 +116,7 @@ def _add_middleware(
     http: HttpOptions,
     record_handlers: Sequence[RecordHandler],
 ) -> None:
-    """The one added last is asked first."""
+    """Add the middleware. The last one added handles a request first."""
     app.add_middleware(HeadAsGet)
     limits = {"max_bytes": operations.max_body_bytes, "timeout_s": operations.client_timeout_s}
     app.add_middleware(BodyLimit, **limits)
@@ -108,7 +124,8 @@ def _add_middleware(
     app.add_middleware(Authenticate, **keys)
     app.add_middleware(Arriving, arrivals=service.arrivals)
     if http.cors:
-        # Before keys: a browser asks without one whether it may ask. Errors must be readable too.
+        # Outside authentication: a browser sends its preflight without a key, and must read errors
+        # too.
         app.add_middleware(CORSMiddleware, **asdict(http.cors))
     if http.checks_hosts:
         app.add_middleware(KnownHosts, names=http.allowed_hosts)
@@ -124,14 +141,14 @@ def _add_middleware(
 def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
-        """200 once every program is compiled and while requests are taken."""
+        """Return 200 once every program is compiled and while requests are admitted."""
         service.engine.check_admitting()
         return Response()
 
     @app.post("/ping", include_in_schema=False)
     @app.get("/ping")
     async def ping() -> Response:
-        """The same as /health, under the name that hosted platforms probe."""
+        """Return the same as /health, under the name that hosted platforms probe."""
         return await health()
 
     @app.get("/metrics")

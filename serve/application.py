@@ -1,4 +1,4 @@
-"""The server without a process of its own: an application for others to serve."""
+"""Builds the server as an ASGI application, for a process that is not eagle3-serve."""
 
 from dataclasses import replace
 
@@ -17,10 +17,10 @@ from serve.telemetry.observers import observers_of
 
 
 def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
-    """The server as an application for whatever serves such (Ray Serve), and what is behind it.
+    """Load the model and return the ASGI application (for example for Ray Serve) and its service.
 
-    Loads the model; the application's lifespan compiles. Raises ValueError for options of a process
-    that owns its address or its peers, ValueError and OSError as starting does.
+    Programs are compiled in the application's lifespan. Raises ValueError for invalid options and
+    for those of a process that owns its address or peers, and OSError for unreadable files.
     """
     if options.hosts or options.operations.kv_events or options.http.tls:
         raise ValueError("several hosts, --kv-events-config and HTTPS are eagle3-serve's alone")

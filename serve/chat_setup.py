@@ -1,4 +1,4 @@
-"""Applies the flags of chats and images to a checkpoint."""
+"""Applies the flags for chats and images to a checkpoint."""
 
 from dataclasses import replace
 
@@ -16,20 +16,20 @@ from serve.images.remote import FETCHES, Fetcher
 from serve.options.chat import ChatOptions
 
 READING = 2
-"""Images that are read at a time."""
+"""Number of images that are read concurrently."""
 
 
 def read_answers(options: ChatOptions, tokenizer: Tokenizer) -> ChatReading:
-    """What is read from answers; ValueError where the tokenizer lacks the marks for it."""
+    """Choose the answer parsers. Raises ValueError if the tokenizer lacks their marker tokens."""
     return choose_reading(
         tokenizer, options.reasoning_parser, options.tool_call_parser, options.auto_tool_choice
     )
 
 
 def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
-    """The checkpoint's tokenizer with the template that the flags give it.
+    """Return the checkpoint's tokenizer with the chat template that the flags select.
 
-    ValueError for a template that is not valid jinja, and as `read_answers`.
+    Raises ValueError for an invalid jinja template and where the tokenizer lacks a needed marker.
     """
     read_answers(options, tokenizer)
     budget = options.thinking_token_budget
@@ -43,7 +43,7 @@ def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
 
 
 def set_up_images(options: ImageOptions, vision: VisionModel | None) -> ImageReader | NoImages:
-    """What reads the images of requests for a checkpoint's vision."""
+    """Return the reader of request images, or a `NoImages` that refuses them."""
     if vision is not None:
         fetcher = Fetcher(options.domains, options.max_bytes, Threads("names", FETCHES).run)
         quick, slow = Threads("quick images", QUICK_SLOTS), Threads("slow images", SLOW_SLOTS)

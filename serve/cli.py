@@ -8,10 +8,10 @@ from serve.options.serve_flags import parse_serve_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until a signal; returns 2 for flags and files that can't be used."""
+    """Serve until a signal. Returns the exit status: 2 for flags or files that cannot be used."""
     argv = sys.argv[1:] if argv is None else argv
     options, without_effect = parse_serve_flags(argv)
-    # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+    # Importing JAX takes seconds. A mistake in the flags is reported before that.
     with leaving("eagle3-serve", "it was not ready yet"):
         from serve.launch import run
 

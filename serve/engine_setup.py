@@ -1,4 +1,4 @@
-"""Makes what answers requests: a loaded pair, its engine, and the service before them."""
+"""Builds the service of a server: loads target and draft, makes the engine and its thread."""
 
 import os
 import time
@@ -17,8 +17,6 @@ from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
 from serve.kv_transfer.start import one_after_the_other, start_transfers
-from serve.least_loaded import least_loaded
-from serve.openai.seeds import seed_source
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.serve_options import ServeOptions
@@ -32,6 +30,21 @@ from serve.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from serve.hosts.lead import Leader
     from serve.kv_events.publisher import KVEventPublisher
+import random
+import secrets
+from collections.abc import Callable
+
+SEED_BITS = 53
+"""Clients that read every number as a double get these seeds exactly."""
+
+
+def seed_source(seed: int | None) -> Callable[[], int]:
+    """Return a source of seeds: reproducible if `seed` is given, else random."""
+    if seed is None:
+        return lambda: secrets.randbits(SEED_BITS)
+    source = random.Random(seed)
+    return lambda: source.getrandbits(SEED_BITS)
+
 
 Report = StartupReport | LoggedStartup
 
@@ -43,7 +56,7 @@ def prepare(
     leader: "Leader | None",
     events: "KVEventPublisher | None",
 ) -> Service:
-    """Loads the pair and makes what answers requests; ValueError or OSError where it can't be."""
+    """Load the pair and return the service. Raises ValueError or OSError if that fails."""
     choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = build(options, found, report.say, leader, events.log if events else None)
     names = options.served_model_name or (options.model or options.demo,)
@@ -89,15 +102,15 @@ def prepare(
 
 
 def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
-    """The engine's grammars, each tried in a process of its own before it is compiled here.
+    """Return the engine's grammars, each tried in a separate process before it is compiled here.
 
-    Raises ValueError where it has none but options need them.
+    Raises ValueError if the engine has none but an option needs them.
     """
     if engine.grammars is None:
         if options.strict_tools or options.thinking_token_budget is not None:
             raise ValueError(f"--strict-tools, --thinking-token-budget: {NO_GRAMMARS}")
         return None
-    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, as those grammars do.
+    from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, like the grammars.
 
     trials = GrammarTrials(engine.grammars.prepare())
     trials.start()
@@ -112,8 +125,10 @@ def build(
     peers: Peers | None = None,
     kv_events: KVEventLog | None = None,
 ) -> tuple[Engine, LoadedPair]:
-    """Loads the pair and makes its engine, as every process of it does; where `peers` have all of
-    it, the pair is shapes."""
+    """Load the pair (only its shapes if `peers` own all devices) and build the engine.
+
+    Every process of an engine calls this.
+    """
     named = found.target, found.draft, options.load, options.parallel
     wanted = {
         "tokenizer": found.tokenizer,
@@ -126,13 +141,12 @@ def build(
         return fit_length(options.engine, options.max_model_len, target)
 
     if isinstance(peers, Devices):
-        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # They have said it.
+        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # The peers have printed it.
         asked = configure(outlined.target.model.config, None)
         pair = pair_of(outlined, peers.built.configure(asked))
     else:
         say(f"loading {options.model or options.demo}")
-        memory = {"memory": options.memory, "least_loaded": least_loaded}
-        pair = load_pair(*named, **wanted, **memory, configure=configure, say=say)
+        pair = load_pair(*named, **wanted, memory=options.memory, configure=configure, say=say)
     clock = time.monotonic
     return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
 
@@ -144,7 +158,7 @@ def build_again(
     kv_events: KVEventLog | None,
     leader: "Leader",
 ) -> Engine:
-    """An engine for the same service, over processes that have been started again."""
+    """Build an engine for an existing service, after its other processes were restarted."""
     engine, _ = build(options, found, lambda _: None, leader, kv_events)
     if service.grammars:
         of_the_first: Any = service.grammars.grammars

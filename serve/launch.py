@@ -1,4 +1,4 @@
-"""Runs eagle3-serve: from checked options to exit status."""
+"""Runs eagle3-serve, from checked options to the exit status."""
 
 import asyncio
 import gc
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from serve.hosts.group import Group
 
 Beside = Callable[[EngineThread, GracefulServer], Coroutine[Any, Any, None]]
-"""What runs beside the server and may end it."""
+"""Coroutine that runs beside the server and may end it."""
 SEND_S = 2.0
-"""For a collector to take the last spans."""
+"""Time for a trace collector to receive the last spans."""
 SWITCH_S = 0.001
-"""How long a thread keeps Python's lock while another waits for it. With Python's own 5 ms, event
-loop and engine would wait so long for each thread that reads a body, many times a request."""
+"""Interval after which a thread gives up Python's global lock to a waiting thread. With the default
+of 5 ms, event loop and engine wait that long for each thread that reads a body, many times a
+request."""
 
 
 def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = ()) -> int:
-    """Serves until a signal, then ends the process: with 0, or 1 when the engine died or could not
-    start.
+    """Serve until a signal, then end the process: status 0, or 1 if the engine failed.
 
-    argv: the command's, for processes that Ray is to start with it.
-    Returns 2 for an address, files or sizes that can't be used.
+    Returns 2 for an address, files or sizes that cannot be used; otherwise it does not return. Ray
+    starts further processes with `argv`, the arguments of the command.
     """
     console, report = _begin(options)
     if options.hosts and not options.hosts.leads:
@@ -95,18 +95,18 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
     if group:
         group.stop()
     do_within(SEND_S, send_spans)
-    # Not by returning: a thread that still compiles would crash a regular exit, others hold it up.
+    # A regular return would crash if a thread still compiles, and would wait for other threads.
     leave(status)
 
 
 def _begin(options: ServeOptions) -> tuple[Console, Report]:
-    """What every process does first; where it says how it goes."""
+    """Do the setup that every process needs. Returns the console and the reporter of progress."""
     configure_logging(options.operations.log_format)
     console = Console(stderr=True, quiet=options.operations.log_format == "json")
     report = LoggedStartup() if console.quiet else StartupReport(console)
     keep_compiled_programs(report.say)
     raise_limit()
-    # The time to read a number grows with the square of its digits.
+    # The time to parse an integer grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
     sys.setswitchinterval(SWITCH_S)
     return console, report
@@ -118,7 +118,7 @@ def _follow(
     report: Report,
     console: Console,
 ) -> int:
-    """Runs a process that does not lead; returns as `run`."""
+    """Run a process that does not lead. Returns like `run`."""
     try:
         found = find_pair(options, console)
     except (OSError, ValueError) as error:
@@ -126,7 +126,7 @@ def _follow(
         return 2
     from serve.hosts.follow import follow  # Needs the extra hosts.
 
-    # What one says need not be said by all: who leads does, or has it from process 0.
+    # The leading process, or process 0 for it, reports progress. The others stay silent.
     return follow(
         hosts,
         _alike(options, found),
@@ -139,7 +139,7 @@ def _follow(
 def _group(
     options: ServeOptions, argv: Sequence[str], found: PairDirectories, say: Say
 ) -> "Group | None":
-    """The other processes of the engine, if there are any."""
+    """Return the group of the engine's other processes, or None if there are none."""
     if options.ray:
         from serve.hosts.ray_group import StartedByRay  # Needs the extras ray and hosts.
 
@@ -153,7 +153,7 @@ def _group(
 
 
 def _alike(options: ServeOptions, found: PairDirectories) -> Facts:
-    """What all processes of an engine must have alike."""
+    """Return the facts that all processes of an engine must agree on."""
     count = (options.hosts or options.ray).num_processes  # pyright: ignore[reportOptionalMemberAccess]
     settings = {**asdict(options.engine), "devices": options.parallel, "loading": options.load}
     settings["vision"] = options.images.loads_vision
@@ -192,7 +192,7 @@ async def _announce(
     service: Service, address: socket.socket, report: Report, tls: ssl.SSLContext | None
 ) -> None:
     await service.engine.ready.wait()
-    # What is there now stays: collections that a large body sets off needn't go through it.
+    # The garbage collector need not scan the startup objects when a large body triggers it.
     gc.freeze()
     where = joined(*address.getsockname()[:2])
     names = ", ".join(service.model.names)

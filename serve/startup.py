@@ -1,4 +1,4 @@
-"""Progress of a start: on a terminal, as plain lines, or as lines of the log."""
+"""Reports startup progress on a terminal, as plain lines, or as log records."""
 
 import logging
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def counting_bar(console: Console, told: str, *, disable: bool = False) -> Progress:
-    """How many of how many, and a column that tells more; nothing of it stays."""
+    """Return a progress bar (done of total) with one more column. It is erased when it ends."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -22,14 +22,14 @@ def counting_bar(console: Console, told: str, *, disable: bool = False) -> Progr
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        # Standard output may be a file while this is a terminal: it stays what it is.
+        # Do not redirect standard output: it may be a file while this console is a terminal.
         redirect_stdout=False,
         disable=disable,
     )
 
 
 class StartupReport:
-    """Says what is going on: loading, compiling n of m programs, ready."""
+    """Reports progress on a console: loading, compiling n of m programs, ready."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -37,11 +37,10 @@ class StartupReport:
         self._task = self._progress.add_task("compiling", total=None)
 
     def say(self, text: str) -> None:
-        """Prints one line."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
-        """`program` is next, `done` of `total` are compiled; may come from any thread."""
+        """Show that `done` of `total` programs are compiled and `program` is next. Thread-safe."""
         if not self._console.is_terminal:
             self.say(f"compiled {done}/{total} programs")
             return
@@ -53,20 +52,19 @@ class StartupReport:
 
 
 class LoggedStartup:
-    """Says the same as lines of the log, for those who read it by program."""
+    """Reports the same progress as log records, for programs that read the log."""
 
     def say(self, text: str) -> None:
-        """Logs one line."""
         logger.info(text)
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
-        """`program` is next, `done` of `total` are compiled; may come from any thread."""
+        """Log that `done` of `total` programs are compiled and `program` is next. Thread-safe."""
         fields = {"program": program, "done": done, "total": total}
         logger.info("compiled", extra={"fields": fields})
 
 
 def describe_engine(config: EngineConfig) -> str:
-    """What an engine can take, in a line."""
+    """Describe the limits of an engine in one line."""
     tokens = (config.pool_pages - 1) * config.page_tokens
     counts = config.draft_counts
     k = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
@@ -84,11 +82,11 @@ def describe_engine(config: EngineConfig) -> str:
 
 
 def say_cautions(config: EngineConfig, say: Say) -> None:
-    """What of the engine's options makes answers other than the model's."""
+    """Report options that make answers differ from those of the model."""
     if config.kv_cache_scale == float(UNMEASURED):
         say(
             "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
-            "eagle3-bench kv-cache --measure finds better ones for --kv-cache-scale"
+            "eagle3-bench accept --measure-kv-scales finds better ones"
         )
     if (length := config.method.synthetic_acceptance_length) is not None:
         say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")

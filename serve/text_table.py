@@ -6,7 +6,7 @@ from rich.table import Table
 
 
 def text_table(title: str, headings: Iterable[str] = (), left: Collection[str] = ()) -> Table:
-    """An empty table; its columns are aligned to the right but for those in `left`."""
+    """Return an empty table. Columns are right-aligned, except those named in `left`."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in left else "right")

@@ -13,7 +13,7 @@ import jax
 import pytest
 from room import MOST_MAPS, make_room
 
-from pallas_kernels.aot.targets import AMD, NVIDIA
+from eagle3_tools.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
 from pallas_kernels.self_check.quick import FLAGS
 from serve.pair.program_cache import VARIABLE as CACHE

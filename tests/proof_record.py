@@ -13,7 +13,7 @@ from typing import Any
 
 RECORD = Path("docs/benchmarks/proofs.json")
 ENGINE = ("eagle3_jax", "tests/eagle3_jax", "tests/proofs", "tests/worlds")
-KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tests/amdgpu")
+KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tools/eagle3_tools/amdgpu")
 COVERS: dict[str, tuple[str, ...]] = {
     "prove": (*ENGINE, "tests/equivalence"),
     "prove-images": ("eagle3_jax", "convert/images", "serve/images", "tests/proofs"),
@@ -26,7 +26,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-server": ("serve", "tests/serve"),
     "prove-training": ("eagle3_jax/training", "serve/train", "tests/eagle3_jax/training"),
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),
-    "rocm-check": ("eagle3_jax", "serve/plan", *KERNELS),
+    "rocm-check": ("eagle3_jax", "tools/eagle3_tools/plan", *KERNELS),
     "rocm-emulate": KERNELS,
     "cuda-check": KERNELS,
     "clients": ("serve", "tests/clients"),

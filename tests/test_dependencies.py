@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+WORKSHOP = ROOT / "tools"
+PROJECT, OF_WORKSHOP = (
+    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    for folder in (ROOT, WORKSHOP)
+)
+SCRIPTS = PROJECT["project"]["scripts"] | OF_WORKSHOP["project"]["scripts"]
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+OURS = {*PACKAGES, "eagle3_tools", *sys.stdlib_module_names}
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 OPTIONAL = {
     "llguidance": "grammar",
@@ -46,6 +52,7 @@ PLUGINS = {"rocm", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
 TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}
+TOOLS |= {"mkdocs-material", "mkdocstrings"}
 TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
 """Of the extras for a checkout: run as commands, or imported by name where they are there."""
 
@@ -56,6 +63,8 @@ def requirements(lines: Iterable[str]) -> set[str]:
     for line in lines:
         match = re.match(r"([\w-]+)(?:\[([\w,-]+)\])?", line)
         assert match, line
+        if match[1] == OF_WORKSHOP["project"]["name"]:
+            continue
         if match[1] != PROJECT["project"]["name"]:
             found.add(match[1].lower().replace("_", "-"))
             continue
@@ -97,17 +106,21 @@ def parse(path: Path) -> ast.Module:
 
 def packages(paths: Iterable[Path]) -> dict[str, str]:
     """Each package of others that is imported anywhere -> one of the files that do."""
-    ours = {*WHEEL["packages"], *sys.stdlib_module_names}
     found = {
         module.partition(".")[0]: str(path.relative_to(ROOT))
         for path in paths
         for module in modules_of(ast.walk(parse(path)))
     }
-    return {package: path for package, path in found.items() if package not in ours}
+    return {package: path for package, path in found.items() if package not in OURS}
 
 
-def shipped() -> list[Path]:
-    return [path for package in WHEEL["packages"] for path in (ROOT / package).rglob("*.py")]
+def shipped() -> dict[str, Path]:
+    """Modules of both wheels."""
+    folders = [*(ROOT / package for package in PACKAGES), WORKSHOP / "eagle3_tools"]
+    files = {
+        path.relative_to(folder.parent): path for folder in folders for path in folder.rglob("*.py")
+    }
+    return {".".join(name.with_suffix("").parts): path for name, path in files.items()}
 
 
 def checkout_only() -> list[Path]:
@@ -117,7 +130,7 @@ def checkout_only() -> list[Path]:
 def test_what_the_wheel_imports_is_declared() -> None:
     missing = {
         f"{package}, imported by {path}"
-        for package, path in packages(shipped()).items()
+        for package, path in packages(shipped().values()).items()
         if not distributions(package)
         <= (requirements(EXTRAS[OPTIONAL[package]]) if package in OPTIONAL else CORE)
     }
@@ -134,31 +147,29 @@ def test_an_extra_brings_all_that_its_folder_imports_at_start(folder: str, extra
         for path in (ROOT / folder).rglob("*.py")
         for name in modules_of(at_start(parse(path)))
     }
-    ours = {*WHEEL["packages"], *sys.stdlib_module_names}
-    needed = {name for package in found - ours for name in distributions(package)}
+    needed = {name for package in found - OURS for name in distributions(package)}
     assert needed <= CORE | requirements(EXTRAS[extra])
 
 
 def test_what_the_wheel_requires_is_imported() -> None:
-    used = {name for package in packages(shipped()) for name in distributions(package)}
+    used = {name for package in packages(shipped().values()) for name in distributions(package)}
     assert CORE <= used
     optional = {name for extra in OPTIONAL.values() for name in requirements(EXTRAS[extra])}
     assert optional <= used and not optional & CORE
 
 
 def test_extras_for_a_checkout_are_used() -> None:
-    in_table = {*PLUGINS, *OPTIONAL.values()}
+    in_table = {"tools", *PLUGINS, *OPTIONAL.values()}
     used = {name for package in packages(checkout_only()) for name in distributions(package)}
     required = {name for extra in EXTRAS.keys() - in_table for name in requirements(EXTRAS[extra])}
     elsewhere = {name for extra in in_table for name in requirements(EXTRAS[extra])}
     assert not required - used - elsewhere - TOOLS
 
 
-@pytest.mark.parametrize("command", sorted(PROJECT["project"]["scripts"]))
+@pytest.mark.parametrize("command", sorted(SCRIPTS))
 def test_no_command_imports_an_extra_when_it_starts(command: str) -> None:
-    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in shipped()}
-    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
-    todo, seen = [PROJECT["project"]["scripts"][command].partition(":")[0]], set()
+    files = {name.removesuffix(".__init__"): path for name, path in shipped().items()}
+    todo, seen = [SCRIPTS[command].partition(":")[0]], set()
     while todo:
         module = todo.pop()
         assert module.partition(".")[0] not in OPTIONAL, f"{module} by {sorted(seen)}"

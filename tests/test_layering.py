@@ -1,28 +1,27 @@
-"""Imports point down: serve > convert > eagle3_jax > pallas_kernels; in serve/, rightward."""
+"""Imports point down: eagle3_tools > serve > convert > eagle3_jax > pallas_kernels; in serve/,
+rightward."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = ("pallas_kernels", "eagle3_jax", "convert", "serve")
+FLOORS = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
+FOLDERS = {floor: ROOT / floor for floor in FLOORS} | {"eagle3_tools": ROOT / "tools"}
 NOT_BELOW = {
     "pallas_kernels": {"flax", "transformers", "fastapi", "argparse", "torch"},
     "eagle3_jax": {"transformers", "fastapi", "uvicorn", "argparse", "torch", "safetensors"},
     "convert": {"fastapi", "uvicorn", "torch"},
     "serve": set(),
+    "eagle3_tools": set(),
 }
-EXEMPT = {
-    "convert/equivalence": {"torch"},
-    "pallas_kernels/aot": {"argparse"},
-    "pallas_kernels/bench": {"argparse"},
-    "pallas_kernels/bench/peers": {"torch"},
-}
-"""Commands, and comparisons with torch; nothing else imports it."""
+EXEMPT = {"convert/equivalence": {"torch"}}
+"""It compares with torch; nothing else of the product imports it."""
 
-COMMANDS = {"bench", "generate", "plan", "train"}
-"""Rooms of commands and tools: they may import every other room, and none imports them."""
+COMMANDS = {"generate", "train"}
+"""Rooms of commands: they may import every other room, and none imports them."""
 ROOMS: dict[str, set[str]] = {
     "responses": {
         *("openai", "telemetry", "chat_format", "asgi", "engine", "pair", "options", "images"),
@@ -77,7 +76,7 @@ def exempt(path: Path) -> set[str]:
 @pytest.mark.parametrize("floor", FLOORS)
 def test_imports_point_down(floor: str) -> None:
     above = set(FLOORS[FLOORS.index(floor) + 1 :])
-    files = sorted((ROOT / floor).rglob("*.py"))
+    files = sorted(FOLDERS[floor].rglob("*.py"))
     assert files
     wrong = {
         str(path.relative_to(ROOT)): sorted(found)
@@ -85,6 +84,47 @@ def test_imports_point_down(floor: str) -> None:
         if (found := imported(path) & (above | NOT_BELOW[floor] | {"tests"}) - exempt(path))
     }
     assert not wrong
+
+
+def modules_imported(path: Path) -> set[str]:
+    """Modules that a file imports from, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Every module, and the modules that it imports. A package stands for none of its modules."""
+    files: dict[str, Path] = {}
+    for floor, folder in FOLDERS.items():
+        root = ROOT / "tools" if floor == "eagle3_tools" else ROOT
+        for path in folder.rglob("*.py"):
+            if path.name != "__init__.py":
+                files[".".join(path.relative_to(root).with_suffix("").parts)] = path
+    return {name: modules_imported(path) & (files.keys() - {name}) for name, path in files.items()}
+
+
+def assert_no_cycle(graph: dict[str, set[str]]) -> None:
+    """Raise CycleError, with the cycle, unless the graph has an order."""
+    TopologicalSorter(graph).prepare()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert_no_cycle(module_graph())
+
+
+def test_the_parts_of_the_engine_import_one_way() -> None:
+    parts: dict[str, set[str]] = {}
+    prefix = "eagle3_jax.engine."
+    for name, imported_names in module_graph().items():
+        if name.startswith(prefix):
+            part = name.split(".")[2]
+            below = {other.split(".")[2] for other in imported_names if other.startswith(prefix)}
+            parts.setdefault(part, set()).update(below - {part})
+    assert len(parts) > 10
+    assert_no_cycle(parts)
 
 
 def rooms_imported(path: Path) -> set[str]:

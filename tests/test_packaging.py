@@ -1,4 +1,5 @@
-"""The wheel holds the four packages and nothing else, and what pyproject.toml names exists."""
+"""The wheels of product and workshop hold their packages and nothing else, and what their
+pyproject.toml names exists."""
 
 import ast
 import tomllib
@@ -8,7 +9,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"eagle3_jax", "pallas_kernels", "convert", "serve"}
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKSHOP = ROOT / "tools"
+PROJECT, TOOLS = (
+    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    for folder in (ROOT, WORKSHOP)
+)
+COMMANDS = {
+    name: (folder, entry_point)
+    for folder, project in ((ROOT, PROJECT), (WORKSHOP, TOOLS))
+    for name, entry_point in project["project"]["scripts"].items()
+}
+FOLDERS = {package: ROOT / package for package in PACKAGES} | {
+    "eagle3_tools": WORKSHOP / "eagle3_tools"
+}
 
 
 def test_every_package_of_the_root_ships() -> None:
@@ -17,27 +30,45 @@ def test_every_package_of_the_root_ships() -> None:
     assert on_disk == set(shipped) == PACKAGES
 
 
-@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_product_and_workshop_have_one_version() -> None:
+    version = PROJECT["project"]["version"]
+    assert TOOLS["project"]["version"] == version
+    assert TOOLS["project"]["dependencies"] == [f"eagle3-jax=={version}"]
+    assert PROJECT["project"]["optional-dependencies"]["tools"] == [f"eagle3-jax-tools=={version}"]
+
+
+@pytest.mark.parametrize("package", sorted(FOLDERS))
 def test_every_package_is_typed(package: str) -> None:
-    assert (ROOT / package / "py.typed").is_file()
+    assert (FOLDERS[package] / "py.typed").is_file()
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    folders = {path.parent for folder in FOLDERS.values() for path in folder.rglob("*.py")}
     assert not [str(folder) for folder in folders if not (folder / "__init__.py").is_file()]
 
 
-@pytest.mark.parametrize("command", sorted(PROJECT["project"]["scripts"]))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_its_function(command: str) -> None:
-    module, _, function = PROJECT["project"]["scripts"][command].partition(":")
-    path = ROOT / Path(*module.split(".")).with_suffix(".py")
+    folder, entry_point = COMMANDS[command]
+    module, _, function = entry_point.partition(":")
+    path = folder / Path(*module.split(".")).with_suffix(".py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_wheel_holds_exactly_the_four_packages() -> None:
+@pytest.mark.parametrize(
+    ("project", "packages", "files"),
+    [
+        (ROOT, PACKAGES, {"serve/py.typed", "serve/page/index.html", "serve/page/page.js"}),
+        (WORKSHOP, {"eagle3_tools"}, {"eagle3_tools/kernel_model/records/gfx950.json"}),
+    ],
+    ids=["product", "workshop"],
+)
+def test_a_wheel_holds_exactly_its_packages(
+    project: Path, packages: set[str], files: set[str]
+) -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel")
-    files = [f.distribution_path for f in wheel.WheelBuilder(str(ROOT)).recurse_included_files()]
-    assert {path.partition("/")[0] for path in files} == PACKAGES
-    assert {"serve/py.typed", "serve/page/index.html", "serve/page/page.js"} <= set(files)
-    assert not [path for path in files if "__pycache__" in path]
+    found = [f.distribution_path for f in wheel.WheelBuilder(str(project)).recurse_included_files()]
+    assert {path.partition("/")[0] for path in found} == packages
+    assert files <= set(found)
+    assert not [path for path in found if "__pycache__" in path]

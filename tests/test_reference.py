@@ -13,7 +13,7 @@ from serve.options.serve_flags import parse_serve_flags
 
 COMMANDS = entry_points(ROOT)
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OURS = re.compile(r"eagle3-[a-z]+\b|python -m (convert|pallas_kernels)")
+OURS = re.compile(r"eagle3-[a-z]+\b|python -m (convert|eagle3_tools)")
 ENDS = {"&&", "||", "|", "&", ";", ">", "2>"}
 
 

@@ -1,1 +1,1 @@
-"""What all commands share: how they read their flags, explain them, and end."""
+"""Code that all commands share: reading flags, showing help and handling signals."""

@@ -1,4 +1,4 @@
-"""Flags that every command has about itself: its version, and how a shell completes it."""
+"""Flags for a command's version and its shell completion."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_about_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds them to a command."""
+    """Add the --version and --print-completion flags to a command."""
     parser.add_argument("--version", action="version", version=version("eagle3-jax"))
     parser.add_argument(
         PRINT_COMPLETION,
@@ -22,7 +22,10 @@ def add_about_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints the script and ends; what it takes to write one is imported for that alone."""
+    """The action of --print-completion, which prints the script and exits.
+
+    shtab is imported only when it is needed.
+    """
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
@@ -35,7 +38,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def _complete_paths(parser: argparse.ArgumentParser, kinds: Mapping[str, Any]) -> None:
-    """Marks what takes a path, by what help calls its value."""
+    """Mark the arguments that take a path, recognised by the name of their value in the help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -1,4 +1,4 @@
-"""Flags from a file: --config FILE, YAML in vLLM's form, whose keys are flags without dashes."""
+"""Read flags from a YAML file in vLLM's form (--config FILE): keys are flags without dashes."""
 
 import argparse
 import json
@@ -14,15 +14,14 @@ FLAG = "--config"
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag to a command."""
+    """Add the --config flag to a command."""
     parser.add_argument(
         FLAG, type=Path, metavar="FILE", help="YAML: flags as keys; the command line goes before it"
     )
 
 
 def flags_in_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
-    """The file as a command line. Raises OSError for one that can't be read, ValueError, naming
-    file and key, for one that isn't a mapping of the command's flags."""
+    """Return a YAML file's flags as words; OSError, or ValueError that names file and key."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -61,7 +60,7 @@ def _flag(path: Path, parser: argparse.ArgumentParser, key: Any, value: Any) -> 
 
 
 def _switch(path: Path, action: argparse.Action, name: str, value: Any) -> Iterator[str]:
-    """A flag without a value: there or not, or in its other form."""
+    """Yield the word of a switch that is true, or its negated form if it has one and is false."""
     if not isinstance(value, bool):
         raise ValueError(f"{path}: the key {name[2:]!r} must be true or false; got {value!r}")
     if value:

@@ -1,4 +1,4 @@
-"""The argument parser of all commands: mistakes cost one line, and help says what holds."""
+"""The argument parser of all commands, with one-line errors and defaults in the help."""
 
 import argparse
 import math
@@ -7,27 +7,25 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 UNSTATED = (None, argparse.SUPPRESS, "", [], ())
-"""Defaults that say nothing."""
+"""Defaults that the help does not mention."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a mistake in one line, without the usage; names the flag that a misspelt one was
-    meant to be; ends its help with an example. Flags are written out in full."""
+    """A parser with one-line errors and suggestions, an example in the help, no abbreviations."""
 
     def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, formatter_class=_WithDefaults, **kwargs)
         self.example = example
 
     def format_help(self) -> str:
-        """The help, with the example as one line to copy."""
+        """Return the help, with the example as one line to copy."""
         shown = f"\nexample:\n  {self.example}\n" if self.example else ""
         return super().format_help() + shown
 
     def parse_known_args(  # type: ignore[override]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Ends the process for flags that are not known: here, not in a parser above, whose flags
-        are others."""
+        """Exit for flags unknown to this parser, even if its parent parser knows them."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
@@ -36,7 +34,7 @@ class OneLineParser(argparse.ArgumentParser):
         return found, unknown
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """A flag's value. No flag takes a number that is not finite, or one beyond all numbers."""
+        """Return a flag's value, and reject numbers that are infinite, NaN or overflow a float."""
         try:
             value = super()._get_value(action, arg_string)  # type: ignore[misc]
         except OverflowError:
@@ -47,18 +45,18 @@ class OneLineParser(argparse.ArgumentParser):
         return value
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
+        """Print the message in one line and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """The question to ask behind an unknown name; nothing where no known one is near."""
+    """Return a suggestion to append to an error, or "" if no known name is similar."""
     near = get_close_matches(name, known, n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def stated_default(action: argparse.Action) -> str:
-    """What help says of a flag's default, where its text does not; switches are off."""
+    """Return the text on a flag's default that its help lacks; switches are off by default."""
     switch = isinstance(action.default, bool)
     if switch or action.default in UNSTATED or "default" in (action.help or ""):
         return ""

@@ -1,4 +1,4 @@
-"""Spellings that vLLM takes: `--max_model_len`, `--speculative-config.model DIR`, and a file."""
+"""Accept vLLM's spellings: `--max_model_len` and `--speculative-config.model DIR`."""
 
 import argparse
 import json
@@ -19,8 +19,7 @@ DOTTED = (
 def read_command(
     parser: argparse.ArgumentParser, argv: Sequence[str], read: Callable[[argparse.Namespace], T]
 ) -> T:
-    """What is read of a command line, in these spellings too, over what the file of --config says;
-    ends the process with status 2 and one line for mistakes."""
+    """Parse a command line over the --config file's flags, and `read` it; exit for errors."""
     try:
         joined = join_dotted([_with_dashes(argument) for argument in argv])
         flags = parser.parse_args(joined)
@@ -33,7 +32,7 @@ def read_command(
 
 
 def _with_dashes(argument: str) -> str:
-    """`--max_model_len=9` as `--max-model-len=9`: both spellings are in use."""
+    """Return `--max_model_len=9` as `--max-model-len=9`, because both spellings are in use."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
@@ -41,8 +40,7 @@ def _with_dashes(argument: str) -> str:
 
 
 def join_dotted(argv: Sequence[str]) -> list[str]:
-    """Gives each flag's keys back as one JSON object; ValueError for a key without a value, and
-    for keys next to the object itself."""
+    """Join each flag's dotted keys into a JSON object; ValueError for duplicates or no value."""
     kept: list[str] = []
     found: dict[str, dict[str, Any]] = {}
     words = iter(argv)
@@ -64,7 +62,7 @@ def join_dotted(argv: Sequence[str]) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    """JSON where it is some, else the text itself: names of directories need no quotes."""
+    """Parse JSON, or return the text itself, so that directory names need no quotes."""
     try:
         return parse_value(text)
     except ValueError:

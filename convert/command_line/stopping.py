@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command ends with status 130 or 143, and a line that says so."""
+"""End a command on Ctrl-C or SIGTERM with status 130 or 143 and one line of explanation."""
 
 import os
 import signal
@@ -19,13 +19,12 @@ class Stopped(KeyboardInterrupt):
 
 
 def status_of(stopped: KeyboardInterrupt) -> int:
-    """What a shell calls the end by the signal behind the exception."""
+    """Return the exit status that a shell reports for the signal behind the exception."""
     return 128 + getattr(stopped, "number", signal.SIGINT)
 
 
 def leave(prog: str, status: int, advice: str = "") -> NoReturn:
-    """Ends the process at once, with a line; a regular exit would crash on programs that JAX still
-    runs."""
+    """Print a line and end the process at once: a regular exit would crash on JAX's programs."""
     name = "Ctrl-C" if status == 128 + signal.SIGINT else signal.Signals(status - 128).name
     print(f"{prog}: stopped by {name}{advice and f'; {advice}'}", file=sys.stderr)
     sys.stdout.flush()
@@ -34,15 +33,13 @@ def leave(prog: str, status: int, advice: str = "") -> NoReturn:
 
 
 def leaving(prog: str, advice: str = "") -> AbstractContextManager[None]:
-    """For a block: the signals end the process without an exception, which would abort imports of
-    extensions."""
+    """End the process on a signal; an exception would abort imports of extension modules."""
     return handling(lambda number, _: leave(prog, 128 + number, advice))
 
 
 @contextmanager
 def raising() -> Iterator[list[int]]:
-    """For a block: the signals raise Stopped, so that what is under way can clean up. Those that
-    came are in the list."""
+    """Raise Stopped on a signal, so that work can clean up; yield the list of signals."""
     came: list[int] = []
 
     def on_signal(number: int, _: object) -> NoReturn:
@@ -55,7 +52,7 @@ def raising() -> Iterator[list[int]]:
 
 @contextmanager
 def handling(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """For a block: the signals are given to the handler."""
+    """Call `handler` for the signals in this block."""
     before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield

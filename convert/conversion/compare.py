@@ -1,4 +1,4 @@
-"""Compare a store with the checkpoint it was made from, bit for bit."""
+"""Compare a converted checkpoint with its source, bit for bit."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +17,11 @@ from convert.store.source import file_checksum, side_files
 def differences_from(
     source: str | Path, store: Store, on_bytes: Callable[[int], None] = lambda _: None
 ) -> Iterator[str]:
-    """A line for each parameter and side file that is not what a conversion of `source` gives now.
+    """Yield a line for each parameter and side file that differs from a new conversion of `source`.
 
-    All of the source is read again, by the plan of a conversion with the store's own options, and
-    its SHA-256 held against the manifest's: `verify_store` does the same with the store's arrays.
-    Raises as `open_conversion` does.
+    The whole source is read again with the store's own options, and its SHA-256 sums are compared
+    with the manifest. `verify_store` compares the store's arrays with the same manifest. Raises as
+    `open_conversion` does.
     """
     conversion = _same_conversion(source, store)
     yield from _other_origin(conversion, store)
@@ -46,7 +46,7 @@ def _same_conversion(source: str | Path, store: Store) -> Conversion:
 
 
 def _other_origin(conversion: Conversion, store: Store) -> Iterator[str]:
-    """Formats and tensors in the manifest, and the small files, that are not the source's."""
+    """Compare formats, tensor names and small files in the manifest with those of the source."""
     ours, stored = conversion.origin, store.manifest.origin
     if (ours.formats, ours.tensors) != (stored.formats, stored.tensors):
         yield "manifest.json: formats or tensors are not those of the source"

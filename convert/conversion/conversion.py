@@ -1,4 +1,4 @@
-"""A published checkpoint as the input of a conversion, read no further than its headers."""
+"""Plan the conversion of a published checkpoint from its headers alone."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
@@ -35,15 +35,16 @@ from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
 from eagle3_jax.layers.quantized import SCALE_DTYPES, VALUE_DTYPES, quantize_structure
 
 ANY_TARGET_LAYERS = 10_000
-"""How many aux layers a draft reads shapes it; which ones they are, its target decides."""
+"""Layer count that accepts any draft: a draft is shaped by the number of aux layers, not by their
+ids."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a source becomes.
+    """The plan of a conversion.
 
-    model: abstract, quantised kernels in their places. shared: submodules a draft has not of its
-    own. notes: what was assumed, and fields of config.json that were ignored.
+    `model` is abstract, with quantised kernels. `shared` names a draft's submodules of its target.
+    `notes` are assumptions, and ignored fields of config.json.
     """
 
     planned: PublishedParameters
@@ -54,7 +55,7 @@ class Conversion:
 
     @property
     def variables(self) -> dict[str, nnx.Variable]:
-        """The model's own variables by path, with shapes in place of arrays."""
+        """The model's own abstract variables by path."""
         return named_variables(self.model, self.shared)
 
     @property
@@ -67,7 +68,7 @@ class Conversion:
             yield Parameter(path, abstract.shape, dtype, read, self._tensors(path))
 
     def require_unchanged(self) -> None:
-        """Raises ValueError if the source's files are no longer those that were opened."""
+        """Raise ValueError if the source's files changed since they were opened."""
         directory = self.planned.published.directory
         before, now = set(self.origin.source), set(fingerprint(directory))
         if changed := sorted(file.name for file in before ^ now):
@@ -77,7 +78,7 @@ class Conversion:
             )
 
     def _tensors(self, path: str) -> tuple[str, ...]:
-        """The tensors that a parameter is read from, in the order of its rows if it is stacked."""
+        """Return the tensors that a parameter is read from, in row order if it is stacked."""
         sources = self.planned.plan.sources
         found = sources[path] if path in sources else sources[path.rpartition(".")[0]]
         return tuple(s.weight.tensor.name for s in sorted(found, key=lambda s: s.row or 0))
@@ -99,9 +100,10 @@ class Conversion:
 def open_conversion(
     source: str | Path, *, int4_order: Int4OrderChoice = "auto", arch: str = "gfx950"
 ) -> Conversion:
-    """Plans the conversion of a published target or draft.
+    """Plan the conversion of a published target or draft.
 
-    Raises FileNotFoundError for missing files, and one ValueError with all that does not fit.
+    Raises FileNotFoundError for missing files, and one ValueError with everything that does not
+    fit.
     """
     published = open_published(source, int4_order=int4_order)
     planned, model, shared = _plan(published)
@@ -123,7 +125,7 @@ def open_conversion(
 
 
 def _plan(published: Published) -> tuple[PublishedParameters, nnx.Module, Collection[str]]:
-    """LoadPlan, abstract model and shared submodules; its own dtype does not matter."""
+    """Return load plan, abstract model and shared submodules. The model's dtype is not used."""
     if not _is_draft(published):
         target = abstract_target(target_config_of(published), jnp.bfloat16)
         planned = plan_target(published, target)

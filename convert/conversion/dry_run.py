@@ -1,4 +1,4 @@
-"""The plan of a conversion in print: every tensor, then the totals."""
+"""Print the plan of a conversion: every tensor, then the totals."""
 
 import json
 import math
@@ -14,11 +14,12 @@ from convert.device_memory import GIB
 
 @dataclass(frozen=True)
 class TensorLine:
-    """What becomes of one tensor of the source.
+    """The fate of one tensor of the source.
 
-    name, format, nbytes: the tensor's. rule: the line of the table it matched. path, shape: the
-    parameter it fills, None when it is skipped. axes: mesh axis of each of the parameter's
-    dimensions, None for a dimension every device holds whole.
+    Attributes:
+        rule: the line of the table that the tensor matched.
+        path: the parameter that it fills, None if it is skipped; `shape` is that parameter's.
+        axes: mesh axis of each dimension of the parameter; None: every device holds all of it.
     """
 
     name: str
@@ -31,7 +32,7 @@ class TensorLine:
     skipped_reason: str | None = None
 
     def device_bytes(self, mesh: Mapping[str, int]) -> int:
-        """The tensor's bytes on each device of a mesh; 0 when it is skipped."""
+        """Return the tensor's bytes on each device of a mesh, or 0 if it is skipped."""
         if self.shape is None:
             return 0
         sizes = [mesh.get(axis, 1) if axis else 1 for axis in self.axes]
@@ -41,14 +42,14 @@ class TensorLine:
 
 @dataclass
 class Totals:
-    """Sums over tensors, in bytes."""
+    """Numbers of tensors and bytes."""
 
     tensors: int = 0
     nbytes: int = 0
     device_nbytes: int = 0
 
     def add(self, nbytes: int, device_nbytes: int) -> None:
-        """Counts one tensor."""
+        """Add one tensor to the sums."""
         self.tensors += 1
         self.nbytes += nbytes
         self.device_nbytes += device_nbytes
@@ -56,14 +57,14 @@ class Totals:
 
 @dataclass
 class Summary:
-    """Totals of a plan by format of the tensors kept, and by reason of those skipped."""
+    """Totals of a plan, by format for stored tensors and by reason for skipped ones."""
 
     everything: Totals = field(default_factory=Totals)
     by_format: dict[str, Totals] = field(default_factory=dict)
     skipped: dict[str, Totals] = field(default_factory=dict)
 
     def add(self, line: TensorLine, device_nbytes: int) -> None:
-        """Counts one line."""
+        """Add one line to the totals."""
         if line.skipped_reason is None:
             group = self.by_format.setdefault(line.format, Totals())
         else:
@@ -73,21 +74,21 @@ class Summary:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """`tensor=8,expert=4` -> sizes by axis; ValueError for anything else."""
+    """Parse `tensor=8,expert=4` into sizes by axis; ValueError for anything else."""
     mesh = {}
     for part in text.split(","):
         axis, _, size = part.partition("=")
         if not axis.isidentifier() or not size.isdecimal() or int(size) < 1:
             raise ValueError(f"mesh must look like tensor=8 or tensor=4,expert=2; got {text!r}")
         mesh[axis] = int(size)
-    # Experts are spread over the same devices unless the mesh says otherwise.
+    # Experts are spread over the tensor devices unless the mesh states otherwise.
     return {"expert": mesh["tensor"], **mesh} if "tensor" in mesh else mesh
 
 
 def print_plan(
     lines: Iterable[TensorLine], mesh: Mapping[str, int], out: IO[str], *, as_json: bool = False
 ) -> Summary:
-    """Writes every line as it comes, as text or as one JSON object each; returns the totals."""
+    """Write each line as it is produced, as text or one JSON object a line; return the totals."""
     summary = Summary()
     for line in lines:
         device_nbytes = line.device_bytes(mesh)
@@ -99,7 +100,7 @@ def print_plan(
 
 
 def print_summary(console: Console, summary: Summary, mesh: Mapping[str, int]) -> None:
-    """One table: formats, then what is skipped, then the sum."""
+    """Print one table: formats, then skipped tensors, then the sum."""
     devices = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
     table = Table(title="LoadPlan")
     for heading in ("", "tensors", "bytes", "GiB", f"GiB a device ({devices})"):

@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    """Read the command line; errors exit with status 2 and one line."""
     parser = _build_parser()
     flags = parser.parse_args(argv)
     try:
@@ -41,7 +41,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def _check_verify(flags: argparse.Namespace) -> None:
-    """One directory is DST, whatever the parser has called it."""
+    """Check --verify, where a single directory is DST although the parser stored it as SRC."""
     made = {"arch": "gfx950", "int4_order": "auto", "allow_nonfinite": False, "dry_run": False}
     if any(getattr(flags, name) != value for name, value in made.items()):
         raise ValueError("--verify takes SRC and DST alone: the store says how it was made")

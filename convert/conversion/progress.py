@@ -1,4 +1,4 @@
-"""How far a conversion is: a bar on a terminal, a line every tenth elsewhere."""
+"""Show the progress of a conversion: a bar on a terminal, otherwise a line every tenth."""
 
 import time
 from typing import Self
@@ -17,7 +17,7 @@ from convert.device_memory import GIB
 
 
 class ByteProgress:
-    """Counts bytes of `total`; the time left follows from what this run has done."""
+    """A byte counter; the time left is estimated from this run's speed."""
 
     def __init__(self, console: Console, what: str, total: int) -> None:
         self._console = console
@@ -46,16 +46,16 @@ class ByteProgress:
         self.stop()
 
     def stop(self) -> None:
-        """Gives the terminal back."""
+        """Release the terminal."""
         self._bar.stop()
 
     def resume(self, nbytes: int) -> None:
-        """`nbytes` were done by an earlier run."""
+        """Set the bytes that an earlier run completed."""
         self._resumed = self._done = nbytes
         self._bar.update(self._task, completed=nbytes)
 
     def advance(self, nbytes: int) -> None:
-        """`nbytes` more are done."""
+        """Add completed bytes."""
         self._done += nbytes
         self._bar.update(self._task, advance=nbytes)
         tenths = 10 * self._done // max(self._total, 1)

@@ -13,7 +13,7 @@ from convert.hub.flags import add_hub_flags, source_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 when a layer differs, 2 for flags and files of no use."""
+    """Return the exit status: 0, 1 if a layer differs, 2 for unusable flags or files."""
     flags = _parser().parse_args(argv)
     try:
         random = np.random.default_rng(flags.seed)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _layers(text: str) -> list[int]:
-    """`0,5-7` -> [0, 5, 6, 7]"""
+    """Parse `0,5-7` as [0, 5, 6, 7]."""
     spans = (part.partition("-") for part in text.split(","))
     return [i for first, _, last in spans for i in range(int(first), int(last or first) + 1)]
 

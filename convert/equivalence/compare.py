@@ -1,4 +1,4 @@
-"""The walk through both models, and how far apart they are."""
+"""Run both models layer by layer and measure their differences."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,13 +10,13 @@ import numpy as np
 from convert.equivalence.torch_family import require_transformers
 
 RELATIVE_RMS = 1e-4
-"""Largest acceptable difference: float32 sums of thousands of terms differ by 1e-6 of their size,
-a wrong scale, order or norm by far more."""
+"""Largest acceptable difference. Float32 sums of thousands of terms differ by 1e-6 of their size; a
+wrong scale, order or norm differs by far more."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One stage: largest absolute difference, and root mean square over that of the output."""
+    """The difference of one stage: largest absolute, and RMS relative to the RMS of the output."""
 
     stage: str
     largest: float
@@ -24,17 +24,17 @@ class Difference:
 
     @property
     def acceptable(self) -> bool:
-        """Whether rounding can explain it; not a number never is."""
+        """True if rounding can explain the difference; NaN is never acceptable."""
         return self.relative_rms <= RELATIVE_RMS
 
 
 def compare_layers(
     published: Path, ours: Path, layers: Sequence[int] | None, token_ids: list[int]
 ) -> Iterator[Difference]:
-    """Embedding, the chosen layers (None: all) and the logits, as they are compared.
+    """Compare the embedding, the selected layers (None: all) and the logits, one at a time.
 
-    A layer that is not compared passes its input on. Raises ImportError without torch, ValueError
-    for a layer that the model has not, and whatever loading either side raises.
+    A layer that is not selected is skipped on both sides. Raises ImportError without torch,
+    ValueError for a layer that does not exist, and the loading errors of either side.
     """
     require_transformers()
     from convert.equivalence.our_model import OurModel

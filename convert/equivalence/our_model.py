@@ -1,4 +1,4 @@
-"""Our model of the same checkpoint, one layer in memory at a time."""
+"""Run our model of a checkpoint with one layer in memory at a time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from eagle3_jax.models.target import DecoderLayer
 
 
 class OurModel:
-    """A published or converted directory as an abstract target, filled where it is needed."""
+    """The abstract target of a published or converted directory, filled layer by layer."""
 
     def __init__(self, directory: Path):
         self._model, self._source = open_target(directory, jnp.float32)
@@ -29,24 +29,24 @@ class OurModel:
         self._source.check(self._variables, VISION_PARTS)
 
     def embed(self, token_ids: list[int]) -> np.ndarray:
-        """[1, tokens, hidden]"""
+        """Return embeddings, [1, tokens, hidden]."""
         return self._with(
             "embed_tokens", lambda: self._model.embed_tokens(jnp.asarray([token_ids]))
         )
 
     def layer(self, index: int, x: np.ndarray) -> np.ndarray:
-        """One decoder layer, attention causal over the rows of x."""
+        """Run one decoder layer with causal attention over the rows of `x`."""
         positions = jnp.arange(x.shape[1])[None]
         rope, layer = self._model.rope(positions), self._model.layers[index]
         return self._with(f"layers.{index}", lambda: _run_layer(layer, jnp.asarray(x), rope))
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Final norm and head."""
+        """Apply the final norm and the head."""
         normed = self._with("norm", lambda: self._model.norm(jnp.asarray(x)))
         return self._with("lm_head", lambda: self._model.lm_head(jnp.asarray(normed)))
 
     def _with(self, prefix: str, run: Callable[[], jax.Array]) -> np.ndarray:
-        """Runs with the parameters of one submodule in memory, and only then."""
+        """Run a function with the parameters of one submodule loaded; unload them afterwards."""
         own: dict[str, nnx.Variable[Any]] = {
             path: variable
             for path, variable in self._variables.items()

@@ -1,4 +1,4 @@
-"""Which of transformers' models each published one is, and what their files name in another way."""
+"""Map published model types to transformers' classes and names."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -7,9 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TorchFamily:
-    """A model of transformers: its package, and what its classes' names begin with.
+    """One of transformers' model packages, and the prefix of its class names.
 
-    mlp: what files call a layer's `mlp`. expert_names: an expert's gate, up and down in files.
+    `mlp` and `expert_names` are names in files: of a layer's `mlp`; of an expert's gate, up and
+    down.
     """
 
     package: str
@@ -18,12 +19,12 @@ class TorchFamily:
     expert_names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
     def part(self, name: str) -> Any:
-        """A class such as its `DecoderLayer`; ImportError where transformers is too old for it."""
+        """Return a class such as `DecoderLayer`; ImportError if transformers is too old."""
         module = import_module(f"transformers.models.{self.package}.modeling_{self.package}")
         return getattr(module, self.classes + name)
 
     def published_name(self, path: str) -> str:
-        """The name in files of what has this path in a layer."""
+        """Return the name in the files for a path within a layer."""
         first, dot, rest = path.partition(".")
         return (self.mlp if first == "mlp" else first) + dot + rest
 
@@ -34,11 +35,11 @@ FAMILIES = {
     "minimax_m2": TorchFamily("minimax_m2", "MiniMaxM2", "block_sparse_moe", ("w1", "w3", "w2")),
     "llama": TorchFamily("llama", "Llama"),
 }
-"""By the `model_type` of a text model's config.json."""
+"""Model families by the `model_type` of the text model's config.json."""
 
 
 def require_transformers() -> None:
-    """Raises ImportError, naming the extra, where torch or transformers is not installed."""
+    """Raise ImportError, naming the extra, if torch or transformers is not installed."""
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -49,7 +50,7 @@ def require_transformers() -> None:
 
 
 def torch_family(model_type: object) -> TorchFamily:
-    """Raises ValueError for a model that there is nothing to compare with."""
+    """Return the family of a `model_type`; ValueError if transformers has no counterpart."""
     if model_type not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise ValueError(

@@ -1,4 +1,4 @@
-"""transformers' own model with the weights of a published checkpoint, layer by layer."""
+"""Run transformers' model with the weights of a published checkpoint, layer by layer."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PREFIXES = ("language_model.model.", "language_model.", "model.", "")
 
 
 class PublishedTensors:
-    """Tensors of a directory by the text model's names, read by the safetensors library."""
+    """Tensors of a directory by the text model's names, read with the safetensors library."""
 
     def __init__(self, directory: Path, stack: ExitStack):
         files = sorted(directory.glob("*.safetensors"))
@@ -28,7 +28,7 @@ class PublishedTensors:
         self._files = {name: file for file in opened for name in file.keys()}
 
     def weight(self, module: str) -> torch.Tensor:
-        """`module.weight` in float32, dequantised where the file has it quantised."""
+        """Return `module.weight` in float32, dequantised if the file stores it quantised."""
         named = {part: self._find(f"{module}.{part}") for part in PARTS if part != "weight_shape"}
         parts = {part: self._array(name) for part, name in named.items() if name is not None}
         if not parts:
@@ -36,7 +36,7 @@ class PublishedTensors:
         return torch.from_numpy(dequantize(parts))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor that is never quantised, in float32."""
+        """Return a tensor that is never quantised, in float32."""
         found = self._find(name)
         if found is None:
             raise ValueError(f"the checkpoint has no {name}")
@@ -46,7 +46,7 @@ class PublishedTensors:
         return next((p + name for p in PREFIXES if p + name in self._files), None)
 
     def _array(self, name: str) -> np.ndarray:
-        """torch's bfloat16 and float8 in types that NumPy can hold."""
+        """Return a tensor as NumPy, with ml_dtypes types for torch's bfloat16 and float8."""
         tensor = self._files[name].get_tensor(name)
         raw = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8}.get(tensor.dtype)
         if raw is None:
@@ -56,7 +56,7 @@ class PublishedTensors:
 
 
 class ChosenExperts(nn.Module):
-    """Stands in for all experts of a layer; each is read when a token has chosen it."""
+    """Replacement for all experts of a layer, which reads only experts that tokens select."""
 
     def __init__(self, weight: Callable[[str], torch.Tensor], names: tuple[str, str, str]):
         super().__init__()
@@ -77,7 +77,7 @@ class ChosenExperts(nn.Module):
 
 
 class TorchModel:
-    """The parts of the published model that a comparison walks through, float32."""
+    """The parts of the published model that a comparison runs, in float32."""
 
     def __init__(self, directory: Path, stack: ExitStack):
         published = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -90,12 +90,12 @@ class TorchModel:
         self._rotary = self._family.part("RotaryEmbedding")(self.config)
 
     def embed(self, token_ids: list[int]) -> torch.Tensor:
-        """[1, tokens, hidden]"""
+        """Return embeddings, [1, tokens, hidden]."""
         return self._tensors.weight("embed_tokens")[token_ids][None]
 
     @torch.no_grad()
     def layer(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """One decoder layer, attention causal over the rows of x."""
+        """Run one decoder layer with causal attention over the rows of `x`."""
         layer = self._load_layer(index)
         length = x.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
@@ -104,7 +104,7 @@ class TorchModel:
 
     @torch.no_grad()
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Final norm and head."""
+        """Apply the final norm and the head."""
         norm = self._family.part("RMSNorm")(self.config.hidden_size, eps=self.config.rms_norm_eps)
         norm.weight.data = self._tensors.weight("norm")
         return norm(x) @ self._tensors.weight("lm_head").T

@@ -1,1 +1,1 @@
-"""Files as they lie on disk: JSON objects, safetensors, and boxes of their tensors."""
+"""Read files on disk: JSON objects, safetensors, and boxes (slices) of their tensors."""

@@ -1,4 +1,4 @@
-"""JSON objects of files that may be damaged or hostile."""
+"""Parse JSON objects from files that may be damaged or hostile."""
 
 import json
 from collections import Counter
@@ -8,14 +8,14 @@ from typing import Any
 from eagle3_jax.config.brief import brief
 
 _DEEPEST = 100
-"""Levels of nesting; published files have six."""
+"""Maximum nesting depth; published files have six levels."""
 
 
 def parse_object(raw: bytes, *, unique_names: bool = False) -> dict[str, Any]:
-    """Parses a JSON object in UTF-8.
+    """Parse a JSON object in UTF-8.
 
-    Raises ValueError for anything else, for nesting deeper than any published file has and, with
-    `unique_names`, for an object that has a name twice.
+    Raises ValueError for anything else, for too deep nesting and, with `unique_names`, for an
+    object that repeats a name.
     """
     value = parse_value(raw.decode("utf-8"), object_pairs_hook=_unique if unique_names else None)
     if not isinstance(value, dict):
@@ -24,10 +24,7 @@ def parse_object(raw: bytes, *, unique_names: bool = False) -> dict[str, Any]:
 
 
 def parse_value(text: str, **options: Any) -> Any:
-    """Parses a JSON value of a flag or a file.
-
-    Raises ValueError for text that is not JSON, or that is nested deeper than any of them is.
-    """
+    """Parse a JSON value; ValueError if it is not JSON or nested too deeply."""
     try:
         value = json.loads(text, **options)
     except RecursionError:

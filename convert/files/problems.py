@@ -1,4 +1,4 @@
-"""Several problems in one error message."""
+"""Format several problems as one error message."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ _MOST = 1000
 
 
 def listed(problems: Sequence[str]) -> str:
-    """A single problem on the same line, several on their own, at most a thousand of them."""
+    """Return one problem on the same line, or several on a line each, at most a thousand."""
     if len(problems) == 1:
         return f" {problems[0]}"
     more = len(problems) - _MOST

@@ -1,8 +1,8 @@
 """Read checkpoints of safetensors files: headers strictly, tensors lazily; encode headers.
 
 Layout of a file (https://huggingface.co/docs/safetensors): u64 header length, JSON header, tensor
-bytes without gaps. Headers are read here rather than through a library so that every defect of a
-download has one clear message before a single weight is touched.
+bytes without gaps. Headers are parsed here, not by a library, so that every defect of a download
+gives a clear message before a weight is read.
 """
 
 import json
@@ -50,7 +50,7 @@ DTYPES: dict[str, np.dtype] = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor as a header describes it; `start` counts bytes from the start of the file."""
+    """One tensor of a header; `start` is its offset in bytes from the start of the file."""
 
     name: str
     dtype: str
@@ -65,28 +65,28 @@ class TensorInfo:
 
 
 def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
-    """Size of a tensor's data; dtype as safetensors names it."""
+    """Return the size of a tensor's data; `dtype` is safetensors' name."""
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of one directory by name; nothing but headers is read until `read`."""
+    """The tensors of one directory by name. Only headers are read before `read` is called."""
 
     directory: Path
     tensors: dict[str, TensorInfo] = field(repr=False)
 
     def read(self, name: str) -> np.ndarray:
-        """Reads one tensor into memory of its own."""
+        """Read one tensor into its own memory."""
         return read_box(self.tensors[name])
 
 
 def read_box(info: TensorInfo, box: Box | None = None) -> np.ndarray:
-    """Reads part of a tensor, or all of it, into memory of its own; ValueError where the file has
-    become shorter.
+    """Read a part of a tensor, or all of it, into its own memory; ValueError for a truncated file.
 
-    Whole rows are not mapped: pages of a map would count as ours while a checkpoint streams by. Of
-    narrower ones a map, gone when this returns, reads the pages that have a column in the box.
+    Whole rows are not mapped, because mapped pages would count as this process's memory while a
+    checkpoint streams by. For narrower boxes a temporary map reads only the pages that the box
+    touches.
     """
     box = whole(info.shape) if box is None else box
     rows, columns = box[:1], box[1:]
@@ -104,7 +104,7 @@ def read_box(info: TensorInfo, box: Box | None = None) -> np.ndarray:
 
 
 def read_rows(info: TensorInfo, rows: slice) -> np.ndarray:
-    """Reads some rows of a tensor; a scalar is one row."""
+    """Read some rows of a tensor; a scalar is one row."""
     dtype, row_shape = DTYPES[info.dtype], info.shape[1:]
     count, row_bytes = rows.stop - rows.start, math.prod(row_shape) * dtype.itemsize
     offset = info.start + rows.start * row_bytes
@@ -115,7 +115,7 @@ def read_rows(info: TensorInfo, rows: slice) -> np.ndarray:
 
 
 def open_checkpoint(directory: str | Path) -> Checkpoint:
-    """Opens `model.safetensors`, or the shards its index names (whose numbers may have gaps).
+    """Open `model.safetensors`, or the shards that its index names (their numbers may have gaps).
 
     Raises FileNotFoundError for a missing directory, file or shard, ValueError for a damaged one.
     """
@@ -132,7 +132,7 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; ValueError names the file when it is not one."""
+    """Read a JSON object; ValueError, naming the file, if it is not one."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
     if (size := path.stat().st_size) > MAX_HEADER_BYTES:
@@ -146,8 +146,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def encode_header(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]],
 ) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a file of tensors (name, dtype, shape), and at which byte of the file the
-    data of each begins; they are aligned if wider types come first."""
+    """Encode the header of a file of tensors (name, dtype, shape).
+
+    Returns the file's first bytes and each tensor's data offset, aligned if wider dtypes come
+    first.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     starts, end = {}, 0
     for name, dtype, shape in tensors:
@@ -161,7 +164,7 @@ def encode_header(
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Reads and checks one file's header: complete file, no overlap, no gap, no name twice."""
+    """Read and check one header: complete file, no overlap, no gap, no repeated name."""
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)

@@ -1,1 +1,1 @@
-"""Checkpoints named by directory or by their id on the Hugging Face hub."""
+"""Find checkpoints by directory or by Hugging Face hub id."""

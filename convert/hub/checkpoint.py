@@ -1,7 +1,7 @@
-"""Find a checkpoint: its directory, or the one that holds what was downloaded of its repository.
+"""Find a checkpoint's directory, and download the checkpoint if it is a hub id.
 
-Nothing of a repository is executed: configurations, tokenizers and templates are data. Caches and
-environment are huggingface_hub's own: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN, HF_ENDPOINT.
+Nothing of a repository is executed: configurations, tokenizers and templates are data. Cache and
+environment are huggingface_hub's: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN, HF_ENDPOINT.
 """
 
 import logging
@@ -25,19 +25,19 @@ def find_checkpoint(
     wanted: Wanted = CHECKPOINT,
     console: Console | None = None,
 ) -> Path:
-    """The directory that holds the files of a checkpoint that are wanted.
+    """Return the directory that holds the wanted files of a checkpoint.
 
-    name: a directory, which is returned as it is, or a hub id, of which the files that are not in
-    the cache are downloaded. console: shows how far that is, by default standard error. Raises
-    FileNotFoundError or OSError, in one line, for what is neither, for a repository that is
-    missing, gated or not in the cache while offline, and where network or disk fail.
+    A directory is returned unchanged. A hub id's uncached files are downloaded, with progress on
+    `console`, by default standard error. Raises FileNotFoundError or OSError, in one line, for a
+    name that is neither; for a repository that is missing, gated, or not cached while offline; and
+    for failures of network or disk.
     """
     source = name if isinstance(name, Source) else Source(name)
     if (directory := source.here) is not None:
         if source.revision:
             _LOG.warning("%s is a directory here; --revision is for the hub", source.name)
         return directory
-    # Only now: with its HTTP client it takes a third of a second to import.
+    # Imported late: with its HTTP client it takes a third of a second.
     from convert.hub.problems import explained
 
     try:
@@ -49,8 +49,7 @@ def find_checkpoint(
 
 
 def find_config(name: str | Path | Source, console: Console | None = None) -> Path:
-    """A config.json: given itself, or of a checkpoint, of which nothing else is downloaded; raises
-    as `find_checkpoint`."""
+    """Return a given config.json, or a checkpoint's alone; raises as `find_checkpoint`."""
     source = name if isinstance(name, Source) else Source(name)
     if Path(source.name).is_file():
         return Path(source.name)
@@ -58,7 +57,7 @@ def find_config(name: str | Path | Source, console: Console | None = None) -> Pa
 
 
 class _NoRoom(OSError):
-    """The disk is too small for what is still to be downloaded."""
+    """The disk is too small for the remaining download."""
 
 
 def _download(source: Source, wanted: Wanted, console: Console) -> Path:
@@ -69,7 +68,7 @@ def _download(source: Source, wanted: Wanted, console: Console) -> Path:
     names = weight_files(directory) if wanted.weights else []
     if all((directory / name).is_file() for name in names):
         return directory
-    # The commit that the small files are of: the branch may have moved since.
+    # Use the commit of the small files: the branch may have moved since.
     weights = {"revision": directory.name, "allow_patterns": names}
     files = _snapshot(source, dry_run=True, tqdm_class=Silent, **weights)
     missing = [file for file in files if file.will_download]
@@ -90,7 +89,7 @@ def _snapshot(source: Source, **how: Any) -> Any:
 
 
 def _check_room(source: Source, needed: int) -> None:
-    """Raises _NoRoom where the disk can't take so many bytes."""
+    """Raise _NoRoom if the cache's disk has fewer than `needed` bytes free."""
     from convert.hub.problems import ELSEWHERE, cache_of
 
     cache = cache_of(source)

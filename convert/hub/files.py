@@ -1,4 +1,4 @@
-"""Which files of a repository are downloaded: those that are read."""
+"""Name the files of a repository that are downloaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,14 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgp
 
 @dataclass(frozen=True)
 class Wanted:
-    """Files by name or pattern, and whether the weights that they go with."""
+    """Small files by name or pattern, and a flag that adds the weights."""
 
     small: tuple[str, ...]
     weights: bool = False
 
     @property
     def not_small(self) -> list[str]:
-        """Patterns of what never is one of the small files: weights, and folders."""
+        """Patterns of files that are never among the small ones: weights, and files in folders."""
         return ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
 
 
@@ -39,15 +39,15 @@ SAMPLING_ALONE = Wanted((SAMPLING,))
 TOKENIZER_ALONE = Wanted((CONFIG, SAMPLING, *TOKENIZER))
 CONVERTED = Wanted((INDEX_FILE, *COPIED), weights=True)
 ALL_FILES = Wanted(("*",), weights=True)
-"""For what makes another publication of it."""
+"""All files, from which a new checkpoint is made."""
 
 
 def weight_files(directory: Path) -> list[str]:
-    """The files of weights that a directory's index names, or the single one."""
+    """Return the weight files that a directory's index names, or the single file."""
     index = directory / INDEX_FILE
     if not index.is_file():
         return [SINGLE_FILE]
     found: Any = read_json(index).get("weight_map")
     names = set(found.values()) if isinstance(found, dict) else ()
-    # Names are patterns for the hub's library; what is no name of a file, the reader refuses.
+    # Names act as patterns in the hub's library. The reader rejects invalid file names later.
     return sorted(n for n in names if isinstance(n, str) and not set(n) & set("*?[]/"))

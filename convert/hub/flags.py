@@ -1,4 +1,4 @@
-"""The flags of where checkpoints come from, under vLLM's names."""
+"""Flags that locate checkpoints on the hub, under vLLM's names."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from convert.hub.source import Source
 
 
 def add_hub_flags(parser: argparse.ArgumentParser, *, draft: bool = False) -> None:
-    """Adds the group to a command; draft: with the revision of one, where nothing else has it."""
+    """Add the flags; `draft` adds --draft-revision for commands without another such flag."""
     group = parser.add_argument_group("hub ids (org/name), in the place of any directory")
     group.add_argument(
         "--revision", metavar="REV", help="branch, tag or commit of the model; default: main"
@@ -20,5 +20,5 @@ def add_hub_flags(parser: argparse.ArgumentParser, *, draft: bool = False) -> No
 
 
 def source_of(flags: argparse.Namespace, name: str | Path, revision: str | None = None) -> Source:
-    """A checkpoint that the flags name, in the cache that they name."""
+    """Return the source of a checkpoint, with the cache that the flags name."""
     return Source(name, revision, flags.download_dir)

@@ -1,4 +1,4 @@
-"""Why a download failed, in one line that says what to do."""
+"""Explain a failed download in one line that states a remedy."""
 
 import errno
 from pathlib import Path
@@ -20,12 +20,12 @@ ELSEWHERE = "--download-dir or HF_HOME names another directory"
 
 
 def cache_of(source: Source) -> Path:
-    """The directory that keeps a source's files."""
+    """Return the cache directory of a source's files."""
     return Path(source.cache or constants.HF_HUB_CACHE)
 
 
 def explained(error: Exception, source: Source) -> OSError:
-    """The error to raise in the place of the library's."""
+    """Return the one-line error that replaces the hub library's error."""
     causes, lacking = _causes(error), f"{cache_of(source)} does not hold all of {source}"
     if any(isinstance(cause, OfflineModeIsEnabled) for cause in causes):
         return FileNotFoundError(f"HF_HUB_OFFLINE is set, and {lacking}")
@@ -46,7 +46,7 @@ def explained(error: Exception, source: Source) -> OSError:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error, and what it was raised from."""
+    """Return the error and its chain of causes."""
     found: list[BaseException] = []
     while error not in found:
         found.append(error)
@@ -55,7 +55,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _refused(error: HfHubHTTPError, source: Source) -> str:
-    """An answer of the hub other than 200."""
+    """Explain an HTTP error of the hub."""
     where, status = constants.ENDPOINT, error.response.status_code
     token = "the token in use" if get_token() else "anybody without a token (HF_TOKEN is not set)"
     if isinstance(error, GatedRepoError):

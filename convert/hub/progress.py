@@ -1,4 +1,4 @@
-"""The progress of a download as a command shows it, in the place of the hub library's bars."""
+"""Show a download's progress as our commands do, instead of the hub library's bars."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from convert.command_line.stopping import SIGNALS
 from convert.conversion.progress import ByteProgress
 
 BYTES = "huggingface_hub.snapshot_download"
-"""What the library calls the bar of the bytes that are on disk."""
+"""The library's name of the bar that counts bytes on disk."""
 
 
 class Silent(tqdm):
@@ -25,10 +25,10 @@ class Silent(tqdm):
 
 @contextmanager
 def stopped_by_signal() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set, before they do what they did."""
+    """Yield an event that Ctrl-C and SIGTERM set before their previous handlers run."""
     stopped = Event()
     before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-    # A signal without a handler ends the process by itself.
+    # A signal without a Python handler ends the process by itself.
     handled = {number: handler for number, handler in before.items() if callable(handler)}
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -47,9 +47,12 @@ def stopped_by_signal() -> Iterator[Event]:
 
 
 def bars_of(progress: ByteProgress, stopped: Event) -> type[Silent]:
-    """The class of bars that advance this one, by the bytes that the library counts, and that end
-    its threads when they should stop: it waits for them, and a file may take an hour."""
-    # Several files are downloaded at a time, by threads.
+    """Return a class of bars that add the library's byte counts to `progress`.
+
+    Once `stopped` is set, they end the library's threads: it waits for them, for up to an hour a
+    file.
+    """
+    # The library downloads several files at a time in threads.
     lock = Lock()
 
     class Bars(Silent):

@@ -1,4 +1,4 @@
-"""Target and draft, told apart before anything of them is downloaded or looked for."""
+"""Tell target and draft apart before anything is downloaded or opened."""
 
 from pathlib import Path
 
@@ -14,15 +14,16 @@ from eagle3_jax.config.targets import refuse_target, refuse_unsupported
 def check_published_roles(
     target: Source, draft: Source | None, console: Console | None = None
 ) -> None:
-    """`check_roles` of what is not here yet, by the configurations alone: weights can take hours.
-    Raises as `find_checkpoint` too."""
+    """Run `check_roles` on hub ids by config.json alone; raises as `find_checkpoint` too.
+
+    A mistake is found before hours of downloading weights.
+    """
     there = [source if source and source.here is None else None for source in (target, draft)]
     check_roles(*(source and find_config(source, console).parent for source in there))
 
 
 def check_roles(target: Path | None, draft: Path | None) -> None:
-    """Raises ValueError for a directory that is the other one, and for a model by name that is not
-    supported; what is wrong with its config.json otherwise its reader says."""
+    """Raise ValueError for swapped target and draft, or for a known unsupported model."""
     for directory, refuse in ((target, refuse_draft), (draft, refuse_target)):
         if directory is None:
             continue

@@ -1,19 +1,19 @@
-"""What names a checkpoint: a directory, or an id on the Hugging Face hub."""
+"""Name a checkpoint by a directory or a Hugging Face hub id."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-"""`org/name`."""
+"""Form of a hub id, `org/name`."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint by its name; a directory that is there wins over an id.
+    """A checkpoint by name; an existing directory takes precedence over a hub id.
 
-    revision: branch, tag or commit of a repository, None for its main branch. cache: the directory
-    that keeps what is downloaded, None for the hub library's own (HF_HOME).
+    `revision` is a branch, tag or commit, None for the main branch. `cache` is the directory for
+    downloads, None for the hub library's own (HF_HOME).
     """
 
     name: str | Path
@@ -25,12 +25,12 @@ class Source:
 
     @property
     def last_name(self) -> str:
-        """Of its path, or of its id."""
+        """Last component of the path or id."""
         return Path(self.name).name
 
     @property
     def here(self) -> Path | None:
-        """The directory, if it is one; FileNotFoundError for what is neither one nor an id."""
+        """The local directory, None for a hub id; FileNotFoundError if it is neither."""
         path = Path(self.name)
         if path.is_dir():
             return path

@@ -1,1 +1,1 @@
-"""Image files to patches, as Kimi-K2.5 was released with: decode, resize, pad, cut."""
+"""Turn image files into patches by Kimi-K2.5's released rule: decode, resize, pad, cut."""

@@ -1,4 +1,4 @@
-"""Bytes of an image file to RGB, from a closed list of formats and within a limit of pixels."""
+"""Decode image files to RGB, from a closed list of formats and within a pixel limit."""
 
 import io
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""Of a GIF or another animation the first picture counts."""
+"""Supported formats. Only the first frame of a GIF or other animation is used."""
 MAX_PIXELS = 89_478_485
-"""Pillow's own bound: a quarter of a GiB in RGB."""
+"""Pillow's own limit, a quarter of a GiB in RGB."""
 Colour = tuple[int, int, int]
 WHITE = (255, 255, 255)
 EXPECTED = f"expected an image ({', '.join(FORMATS)}), got"
@@ -24,17 +24,17 @@ MAGIC = {
     b"GIF8": "image/gif",
     b"BM": "image/bmp",
 }
-"""The first bytes of files of each format, and their media types."""
+"""First bytes of each format's files -> media type."""
 
 
 def decode(
     data: bytes, *, exif: bool, background: Colour | None, max_pixels: int = MAX_PIXELS
 ) -> "Image.Image":
-    """The picture in RGB.
+    """Decode an image file to RGB; the size is checked before pixels are decoded.
 
-    exif: turned as its EXIF orientation says. background: transparency lies on this colour; None
-    drops it. Raises ValueError for other formats, more than max_pixels pixels and damaged data;
-    nothing is decoded before the size is known.
+    `exif` applies the EXIF orientation. `background` is the colour under transparent pixels; None
+    drops the alpha channel. Raises ValueError for unsupported formats, damaged data and images of
+    more than `max_pixels` pixels.
     """
     from PIL import ImageOps
 
@@ -46,13 +46,13 @@ def decode(
 
 
 def count_pixels(data: bytes, max_pixels: int = MAX_PIXELS) -> int:
-    """Pixels that an image file says it has; raises ValueError as `decode`."""
+    """Return the number of pixels that a file's header states; raises ValueError as `decode`."""
     with _opened(data, max_pixels) as image:
         return image.width * image.height
 
 
 def media_type_of(data: bytes) -> str:
-    """The media type of an image file by its first bytes, or ValueError for another format."""
+    """Return the media type by a file's first bytes; ValueError for an unsupported format."""
     for start, media_type in MAGIC.items():
         if data.startswith(start):
             return media_type
@@ -61,8 +61,10 @@ def media_type_of(data: bytes) -> str:
 
 @contextmanager
 def _opened(data: bytes, max_pixels: int) -> Iterator["Image.Image"]:
-    """An image whose pixels are not decoded yet. Every error, those of the caller's decoding too,
-    becomes a ValueError that tells what was expected."""
+    """Open an image without decoding its pixels.
+
+    Every error, in the caller's decoding too, becomes a ValueError that states what was expected.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -76,13 +78,13 @@ def _opened(data: bytes, max_pixels: int) -> Iterator["Image.Image"]:
         raise _TooLarge(max_pixels, "got far more") from error
     except UnidentifiedImageError as error:
         raise ValueError(f"{EXPECTED} none of these") from error
-    # Pillow's decoders promise no types of errors for hostile data.
+    # Pillow's decoders may raise any type of error for hostile data.
     except Exception as error:
         raise ValueError(f"{EXPECTED} data that cannot be decoded: {brief(error)}") from error
 
 
 class _TooLarge(ValueError):
-    """The header promises more pixels than are allowed."""
+    """The header states more pixels than are allowed."""
 
     def __init__(self, most: int, got: str) -> None:
         super().__init__(f"an image may have {most} pixels, {got}: send a smaller one")
@@ -95,8 +97,7 @@ def _check_size(size: tuple[int, int], most: int) -> None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """The size of a WebP's picture; (0, 0) for anything else. Pillow takes eight bytes for each of
-    its pixels when it opens the file."""
+    """Return a WebP's size, else (0, 0). Opening one, Pillow allocates eight bytes a pixel."""
     if not data.startswith(b"RIFF"):
         return 0, 0
     match data[12:16]:
@@ -112,10 +113,10 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _scale_clear_colour(image: "Image.Image") -> None:
-    """Brings the colour that a PNG calls transparent to 8 bits.
+    """Scale the colour that a PNG's tRNS chunk makes transparent to 8 bits.
 
-    Pillow scales the samples alone, so that it finds no pixel of this colour, or wrong ones. Of a
-    16-bit sample of RGB it keeps the first byte; so pixels with these bytes are transparent.
+    Pillow scales only the samples, so that no pixel, or a wrong one, has this colour. It keeps the
+    first byte of a 16-bit RGB sample; therefore all pixels with these bytes become transparent.
     """
     from PIL.PngImagePlugin import PngImageFile
 
@@ -142,8 +143,7 @@ def _to_rgb(image: "Image.Image", background: Colour | None) -> "Image.Image":
 
 
 def _in_8_bits(image: "Image.Image") -> "Image.Image":
-    """16-bit grey as the first byte of each sample, as Pillow has it for the other kinds of 16-bit
-    PNG. Its own conversion clips the samples to 255, which is white."""
+    """Convert 16-bit grey to each sample's first byte; Pillow would clip samples to 255, white."""
     import numpy as np
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Image files to items."""
+"""Read image files into `ImageItem`s."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ def read_image(
     background: Colour | None = WHITE,
     max_pixels: int = MAX_PIXELS,
 ) -> ImageItem:
-    """An image file (PNG, JPEG, WEBP, GIF, BMP) as the tower takes it.
+    """Read an image file (PNG, JPEG, WEBP, GIF, BMP) as input of the vision tower.
 
-    By default as vLLM 0.33 serves the model: turned as EXIF says, transparency on white.
-    `exif=False, background=None` is Moonshot's own code. Raises ValueError for damaged data, other
-    formats, more than max_pixels pixels, and sizes that positions cannot express.
+    The defaults match vLLM 0.33: EXIF orientation applied, transparency on white. `exif=False,
+    background=None` matches Moonshot's code. Raises ValueError for damaged data, other formats,
+    more than `max_pixels` pixels, and sizes without position embeddings.
     """
     return _item([data], config, None, exif, background, max_pixels)
 
@@ -38,8 +38,10 @@ def read_frames(
     background: Colour | None = WHITE,
     max_pixels: int = MAX_PIXELS,
 ) -> ImageItem:
-    """Neighbouring frames of a video, image files of one size, as one item (a chunk); raises as
-    `read_image`, and ValueError for more frames than the model has positions for."""
+    """Read neighbouring video frames of one size as one item (a chunk).
+
+    Raises as `read_image`, and ValueError for more frames than the model has positions for.
+    """
     if not 1 <= len(frames) <= config.pos_emb_time:
         raise ValueError(f"a chunk has 1 to {config.pos_emb_time} frames, got {len(frames)}")
     return _item(frames, config, len(frames), exif, background, max_pixels)
@@ -53,8 +55,8 @@ def digest_of(
     exif: bool = True,
     background: Colour | None = WHITE,
 ) -> bytes:
-    """SHA-256 of files and of all that their patches depend on; known without decoding them."""
-    # Of another Pillow the decoders may round otherwise.
+    """Return a SHA-256 of the files and all settings that affect patches, without decoding."""
+    # Decoders of another Pillow version may round differently.
     from PIL import __version__
 
     processing = [asdict(config), chunk, exif, background, __version__, list(map(len, files))]

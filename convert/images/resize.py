@@ -1,4 +1,4 @@
-"""The released rule of sizes, and the resampling that it was trained with."""
+"""The released rule of image sizes, with the resampling that the model was trained with."""
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(NamedTuple):
-    """Pixels of the resized picture, and of the black border to its right and below."""
+    """Pixels of the resized image, and of the black border to its right and below."""
 
     width: int
     height: int
@@ -21,10 +21,10 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(width: int, height: int, limit: int, config: VisionConfig) -> Sizes:
-    """How large a picture of width x height becomes; limit: patches that it is shrunk to.
+    """Return the size of a width x height image shrunk to at most `limit` patches.
 
-    Nothing is enlarged. The border can carry it beyond the limit: 3000 x 3000 pixels become 4225
-    tokens where 4096 are the limit, as in the released code.
+    Images are never enlarged. The border may exceed the limit, as in the released code: 3000 x 3000
+    pixels become 4225 tokens where 4096 are the limit.
     """
     p, side = config.patch_size, config.pixels.patch_limit_on_one_side * config.patch_size
     patches = max(1, width // p) * max(1, height // p)
@@ -35,8 +35,10 @@ def sizes_of(width: int, height: int, limit: int, config: VisionConfig) -> Sizes
 
 
 def resize(image: "Image.Image", width: int, height: int) -> "Image.Image":
-    """Pillow's bicubic, columns first: Pillow 13 takes rows first in tall pictures, which moves
-    bytes by up to 4; two calls of one axis each leave it no choice."""
+    """Resize with Pillow's bicubic filter, columns first, by two calls of one axis each.
+
+    Pillow 13 would take rows first in tall images, which changes bytes by up to 4.
+    """
     from PIL import Image
 
     wide = image.resize((width, image.height), Image.Resampling.BICUBIC)
@@ -44,7 +46,7 @@ def resize(image: "Image.Image", width: int, height: int) -> "Image.Image":
 
 
 def cut(image: "Image.Image", sizes: Sizes, patch: int) -> np.ndarray:
-    """uint8 patches [rows, columns, 3, patch, patch] of a resized picture, padded with zeros."""
+    """Return uint8 patches [rows, columns, 3, patch, patch] of the resized, zero-padded image."""
     pixels = np.asarray(resize(image, sizes.width, sizes.height))
     padded = np.pad(pixels, ((0, sizes.pad_height), (0, sizes.pad_width), (0, 0)))
     rows, columns = padded.shape[0] // patch, padded.shape[1] // patch

@@ -1,1 +1,1 @@
-"""The tables between published tensors and our parameters, and config.json on the way back."""
+"""Tables between published tensors and our parameters, and writers of config.json."""

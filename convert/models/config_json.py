@@ -1,6 +1,6 @@
-"""Our configurations as the published config.json, field names included.
+"""Write our configurations as published config.json, with the same field names.
 
-What a target has of its own stands in the module of its tensors (`convert.models.targets`).
+Fields specific to one target are in the module of its tensors (`convert.models.targets`).
 """
 
 from dataclasses import asdict
@@ -14,12 +14,12 @@ _OURS_ALONE += ("latent", *NORM_OPTIONS)
 
 
 def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
-    """An EAGLE-3 draft's config.json; aux ids are written as layer outputs ("after k").
+    """Return an EAGLE-3 draft's config.json; aux ids are layer outputs ("after k").
 
-    EAGLE-3.1's fields appear where they are set; vLLM reads norm_before_fc inside eagle_config too.
+    EAGLE-3.1's fields appear only if set. vLLM reads norm_before_fc inside eagle_config too.
     """
     options: dict[str, int] = {name: True for name in NORM_OPTIONS if getattr(config, name)}
-    if config.num_aux != 3:  # what readers assume
+    if config.num_aux != 3:  # the default of readers
         options["num_aux_hidden_states"] = config.num_aux
     return {
         **_draft_kind(config),
@@ -41,7 +41,7 @@ def draft_to_hf(config: DraftConfig, dtype: str) -> dict[str, Any]:
 
 
 def _draft_kind(config: DraftConfig) -> dict[str, Any]:
-    """Architecture and sizes."""
+    """Return the fields of architecture and sizes."""
     sizes = published_fields(config)
     if config.latent is None:
         return {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes}
@@ -55,7 +55,7 @@ def _draft_kind(config: DraftConfig) -> dict[str, Any]:
 
 
 def _layer_outputs(aux_layer_ids: tuple[int, ...]) -> list[int]:
-    """The "after" form, refused where a reader would take it for the default "before" triple."""
+    """Return the "after" form; ValueError if readers would take it for the default triple."""
     after = tuple(i - 1 for i in aux_layer_ids)
     if len(after) == 3 and after == default_aux_layer_ids(after[-1] + 3):
         raise ValueError(
@@ -66,14 +66,14 @@ def _layer_outputs(aux_layer_ids: tuple[int, ...]) -> list[int]:
 
 
 def published_fields(config: TargetConfig | DraftConfig) -> dict[str, Any]:
-    """Those that have the same name and form there."""
+    """Return the fields that have the same name and form in config.json."""
     return {name: value for name, value in asdict(config).items() if name not in _OURS_ALONE}
 
 
 def text_model_to_hf(
     config: TargetConfig, architecture: str, model_type: str, dtype: str, **more: Any
 ) -> dict[str, Any]:
-    """The config.json of a text model; `dtype` is torch's name of it, `more` the model's own."""
+    """Return a text model's config.json; `dtype` is torch's name, `more` the model's own fields."""
     return {
         "architectures": [architecture],
         "model_type": model_type,
@@ -88,7 +88,7 @@ def text_model_to_hf(
 
 
 def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
-    """The fields of rotary positions."""
+    """Return the fields of rotary positions."""
     if rope.yarn is None:
         return {"rope_theta": rope.theta, "rope_scaling": None}
     yarn = {name: value for name, value in asdict(rope.yarn).items() if value is not None}
@@ -96,6 +96,6 @@ def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
 
 
 def eos_to_hf(config: TargetConfig) -> dict[str, Any]:
-    """One id as a number, several as a list; nothing where config.json said nothing."""
+    """Return one id as a number, several as a list, or no field if config.json had none."""
     eos = list(config.eos_token_ids)
     return {"eos_token_id": eos[0] if len(eos) == 1 else eos} if eos else {}

@@ -1,4 +1,4 @@
-"""The published tensors of an EAGLE-3 draft, of either attention, as a table."""
+"""Table of the published tensors of an EAGLE-3 draft, with either attention."""
 
 from convert.models.latent_attention import latent_attention_rules
 from convert.models.rules import Rule, norm_rule, projection_rule
@@ -15,7 +15,7 @@ _SPELLINGS = {
 
 
 def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
-    """The table for one configuration; names are canonical, see `canonical_draft_name`."""
+    """Return the table of one configuration, by canonical names (`canonical_draft_name`)."""
     norms = [
         "norm",
         *(_LAYER + n for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
@@ -39,7 +39,7 @@ def draft_rules(config: DraftConfig, *, own_lm_head: bool = True) -> list[Rule]:
 
 
 def canonical_draft_name(name: str) -> str:
-    """Our name of a tensor: without `model.`, `midlayer.` for `layers.0.`, norms as released."""
+    """Return our name of a tensor: no `model.`, `midlayer.` for `layers.0.`, norms as released."""
     name = name.removeprefix("model.")
     for spelling, ours in _SPELLINGS.items():
         if name.startswith(spelling):

@@ -1,4 +1,4 @@
-"""The published tensors of Kimi-K2.5 (and of bare DeepSeek-V3 text models) as a table."""
+"""Table of the published tensors of Kimi-K2.5 and of bare DeepSeek-V3 text models."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _EXPERTS = _MLP + "experts."
 
 
 def kimi_rules(config: KimiConfig) -> list[Rule]:
-    """The table for one configuration; names are canonical, see `unprefixed`."""
+    """Return the table of one configuration, by canonical names (`unprefixed`)."""
     swiglu = ("gate_proj", "up_proj", "down_proj")
     projections = [
         *(_MLP + name for name in swiglu),
@@ -42,13 +42,13 @@ def kimi_rules(config: KimiConfig) -> list[Rule]:
 
 
 def published_kimi_name(name: str) -> str:
-    """The released spelling of a canonical name."""
+    """Return the released spelling of a canonical name."""
     inner = "" if name.startswith("lm_head.") else "model."
     return f"language_model.{inner}{name}"
 
 
 def kimi_to_hf(config: KimiConfig, dtype: str) -> dict[str, Any]:
-    """A Kimi-K2.5 config.json without its vision part; `dtype` is torch's name of it."""
+    """Return a Kimi-K2.5 config.json without its vision part; `dtype` is torch's name."""
     own = {
         "num_key_value_heads": config.num_attention_heads,
         "attention_bias": False,

@@ -1,4 +1,4 @@
-"""The published tensors of latent attention, which the target and some drafts have."""
+"""Table of the published tensors of latent attention, used by the target and some drafts."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from eagle3_jax.config import KimiConfig, LatentShape
 
 @dataclass(frozen=True, kw_only=True)
 class LatentHeads(Layout):
-    """`kv_b_proj`: per head, nope rows of W_UK then v rows of W_UV, over the latent.
+    """Layout of `kv_b_proj`: per head, nope rows of W_UK, then v rows of W_UV, over the latent.
 
-    Absorption multiplies along its outputs, where a quantised matrix has its scales: floats only.
+    Always floats: absorption multiplies along its outputs, where a quantised matrix has its scales.
     """
 
     nope: int
@@ -22,13 +22,13 @@ class LatentHeads(Layout):
     row_axis: int | None = None
 
     def load(self, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
-        """[heads * (nope + v), latent] -> ([heads, latent, nope], [heads, latent, v])."""
+        """Split [heads * (nope + v), latent] into ([heads, latent, nope], [heads, latent, v])."""
         rows = self.nope + self.value
         by_head = tensor.reshape(-1, rows, tensor.shape[-1]).swapaxes(1, 2)
         return by_head[..., : self.nope], by_head[..., self.nope :]
 
     def save(self, *parts: np.ndarray) -> np.ndarray:
-        """The inverse of `load`."""
+        """Invert `load`."""
         by_head = np.concatenate(parts, axis=-1).swapaxes(1, 2)
         return by_head.reshape(-1, by_head.shape[-1])
 
@@ -37,13 +37,13 @@ class LatentHeads(Layout):
         return (heads * (nope + value), latent)
 
     def tensor_box(self, box: Box) -> Box:
-        """Of whole rows: keys and values of a head lie together."""
+        """Return a box of whole rows, because a head's keys and values are adjacent."""
         heads, latent, _ = box
         return (scaled(heads, self.nope + self.value), latent)
 
 
 def latent_attention_rules(prefix: str, config: KimiConfig | LatentShape) -> list[Rule]:
-    """The table of the module at `prefix`, such as `layers.{layer}.self_attn.`."""
+    """Return the table of the module at `prefix`, such as `layers.{layer}.self_attn.`."""
     low_rank_queries = config.q_lora_rank is not None
     heads = LatentHeads(nope=config.qk_nope_head_dim, value=config.v_head_dim)
     queries = ("q_a_proj", "q_b_proj") if low_rank_queries else ("q_proj",)

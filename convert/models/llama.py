@@ -1,4 +1,4 @@
-"""The published tensors of Llama as a table."""
+"""Table of the published tensors of Llama."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _LAYER = "layers.{layer}."
 
 
 def llama_rules(config: LlamaConfig) -> list[Rule]:
-    """The table, the same for all; names are without the prefix `model.`."""
+    """Return the table, the same for all configurations; names lack the prefix `model.`."""
     norms = ("norm", _LAYER + "input_layernorm", _LAYER + "post_attention_layernorm")
     projections = [
         *(_LAYER + f"self_attn.{name}_proj" for name in "qkvo"),
@@ -26,6 +26,6 @@ def llama_rules(config: LlamaConfig) -> list[Rule]:
 
 
 def llama_to_hf(config: LlamaConfig, dtype: str) -> dict[str, Any]:
-    """A Llama config.json; `dtype` is torch's name of it."""
+    """Return a Llama config.json; `dtype` is torch's name."""
     biases = {"attention_bias": False, "mlp_bias": False}
     return text_model_to_hf(config, "LlamaForCausalLM", "llama", dtype, **biases)

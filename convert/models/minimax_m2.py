@@ -1,4 +1,4 @@
-"""The published tensors of MiniMax-M2.5 as a table."""
+"""Table of the published tensors of MiniMax-M2.5."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _EXPERTS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
 def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
-    """The table for one configuration; names are without the prefix `model.`."""
+    """Return the table of one configuration; names lack the prefix `model.`."""
     block, bias = _LAYER + "block_sparse_moe.", "gate.e_score_correction_bias"
     norms = [
         "norm",
@@ -36,7 +36,7 @@ def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
 
 
 def minimax_to_hf(config: MiniMaxConfig, dtype: str) -> dict[str, Any]:
-    """A MiniMax-M2.5 config.json; `dtype` is torch's name of it."""
+    """Return a MiniMax-M2.5 config.json; `dtype` is torch's name."""
     own = {
         "scoring_func": "sigmoid",
         "use_qk_norm": True,

@@ -1,9 +1,9 @@
-"""Weights as a table: rules between checkpoint tensors and parameters.
+"""Rules between checkpoint tensors and parameters, which together form a table of weights.
 
-A rule's names are templates such as `layers.{layer}.mlp.experts.{expert}.up_proj.weight`; the same
-rule reads a weight and writes it back. A weight is a tensor or a quantised matrix
-(`convert.published.weights`); rules don't say which. `convert.published.plan` matches a table with
-a checkpoint.
+A rule's names are templates such as `layers.{layer}.mlp.experts.{expert}.up_proj.weight`. The same
+rule reads a weight and writes it back. A weight is a plain tensor or a quantised matrix
+(`convert.published.weights`); rules do not distinguish them. `convert.published.plan` matches a
+table with a checkpoint.
 """
 
 import re
@@ -19,18 +19,17 @@ from convert.files.box import Box
 FLOATS = ("F32", "BF16", "F16")
 
 WhenQuantized = Literal["keep", "dequantize", "refuse"]
-"""What becomes of a quantised matrix: kept as it is, turned into floats first, or an error."""
+"""Treatment of a quantised matrix: keep it, convert it to floats, or raise an error."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one checkpoint tensor is arranged in our parameters, and back; views, not copies. This
-    one has the same axes on both sides.
+    """Arrangement of one checkpoint tensor in our parameters; this one keeps the axes.
 
-    `tensor_shape` is the shape of what `save` would give, `tensor_box` where in the tensor a box of
-    a parameter comes from. row_axis: the parameter's axis along which the tensor's rows lie, 0 or
-    -1, if they can be arranged some at a time. read_whole: a box of a parameter is no box of the
-    tensor, which is read and then cut.
+    `load` and `save` return views. `tensor_shape` is the shape that `save` returns; `tensor_box`
+    maps a box of a parameter to a box of the tensor. `row_axis` is the parameter's axis (0 or -1)
+    of the tensor's rows, None if they cannot be arranged in slabs. With `read_whole`, all of the
+    tensor is read and then cut, because boxes do not correspond.
     """
 
     quantized: WhenQuantized = "refuse"
@@ -52,7 +51,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Transposed(Layout):
-    """torch keeps [out, in], our float kernels [in, out]."""
+    """Transposition: torch stores [out, in], our float kernels are [in, out]."""
 
     quantized: WhenQuantized = "keep"
     row_axis: int | None = -1
@@ -77,12 +76,12 @@ TRANSPOSED_FLOATS = Transposed("refuse")
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a table: which weights it matches and which parameters they fill.
+    """One line of a table: the weights that it matches and the parameters that they fill.
 
-    `paths` are our parameters, one a part of the layout; a trailing `[{expert}]` is one row of a
-    stacked parameter. No paths: the weight is dropped, and `why` says so. `dtypes` are those the
-    file may use; `saved` is the one it is written in (None: the dtype asked for).
-    `above`: it is meant where others match too.
+    `paths` are parameters, one a part of the layout; a trailing `[{expert}]` is one row of a
+    stacked parameter. Without paths the weight is dropped, for the reason `why`. The file may use
+    `dtypes`; `saved` is the dtype that is written, None for the requested one. A rule with `above`
+    takes precedence over other matches.
     """
 
     name: str
@@ -95,24 +94,24 @@ class Rule:
 
 
 def norm_rule(name: str) -> Rule:
-    """A norm's `weight` under the same name."""
+    """Return the rule of a norm's `weight`, which keeps its name."""
     return Rule(f"{name}.weight", (f"{name}.weight",))
 
 
 def projection_rule(name: str) -> Rule:
-    """A linear layer's `weight` as its `kernel`."""
+    """Return the rule of a linear layer's `weight`, our `kernel`."""
     return Rule(f"{name}.weight", (f"{name}.kernel",), TRANSPOSED)
 
 
 def expert_rule(published: str, ours: str) -> Rule:
-    """One expert's matrix, which is a row of the stack; `published` has a place for `{expert}`."""
+    """Return the rule of one expert's matrix, a row of a stack; `published` contains `{expert}`."""
     return Rule(f"{published}.weight", (f"{ours}[{{expert}}]",), TRANSPOSED)
 
 
 class RuleTable:
-    """Rules by the shape of their names, so that 200,000 tensors find theirs at once.
+    """Rules indexed by the shape of their names, so that matching 200,000 tensors is fast.
 
-    A placeholder stands for a number without leading zeros, `{rest}` for anything.
+    A placeholder matches a number without leading zeros, `{rest}` matches anything.
     """
 
     def __init__(self, rules: Iterable[Rule]):
@@ -126,8 +125,7 @@ class RuleTable:
                 self._by_shape[shape].append((rule, _PLACEHOLDER.findall(rule.name)))
 
     def match(self, name: str) -> list[tuple[Rule, dict[str, str]]]:
-        """Every rule that matches, with the values of its placeholders; where one stands above the
-        others, it alone."""
+        """Return all matching rules, or only the one with `above`, with placeholder values."""
         numbers = _NUMBER.findall(name)
         exact = self._by_shape.get(_NUMBER.sub("#", name), ())
         found = [(rule, dict(zip(names, numbers, strict=True))) for rule, names in exact]
@@ -142,8 +140,7 @@ _NUMBER = re.compile(r"(?:(?<=\.)|^)(?:0|[1-9][0-9]*)(?=\.|$)")
 def filled(
     rules: Iterable[Rule], parameters: Iterable[str]
 ) -> Iterator[tuple[Rule, str, dict[str, str]]]:
-    """Every rule with each parameter that its first path stands for, and what stands there for
-    the placeholders."""
+    """Yield every rule with each parameter that matches its first path, and placeholder values."""
     names = list(parameters)
     for rule in rules:
         if rule.paths:
@@ -154,6 +151,6 @@ def filled(
 
 
 def split_row(template: str) -> tuple[str | None, str]:
-    """`experts.up_proj[{expert}]` -> ("expert", "experts.up_proj")."""
+    """Split `experts.up_proj[{expert}]` into ("expert", "experts.up_proj")."""
     found = re.fullmatch(r"(.*)\[\{(\w+)\}\]", template)
     return (found[2], found[1]) if found else (None, template)

@@ -1,4 +1,4 @@
-"""How the checkpoints of each target name their tensors and write their config.json."""
+"""Tensor names and config.json of each target's checkpoints."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConf
 
 @dataclass(frozen=True)
 class TargetFiles:
-    """rules: between tensors and parameters, given the configuration.
+    """The checkpoint conventions of one target.
 
-    canonical_name: of a tensor, in any spelling, as the rules have it; published_name: the inverse.
-    to_hf: the fields of config.json, given the configuration and torch's name of the dtype.
+    `rules` returns a configuration's table. `canonical_name` returns the rules' name of a tensor in
+    any spelling; `published_name` inverts it. `to_hf` returns config.json, given torch's dtype
+    name.
     """
 
     rules: Callable[[Any], list[Rule]]
@@ -27,12 +28,12 @@ class TargetFiles:
 
 
 def _without_model_prefix(name: str) -> str:
-    """As rules have it; the prefix may be absent."""
+    """Return the rules' name of a tensor, whose prefix may be absent."""
     return name.removeprefix("model.")
 
 
 def _with_model_prefix(name: str) -> str:
-    """The released spelling of a canonical name."""
+    """Return the released spelling of a canonical name."""
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 
@@ -46,5 +47,5 @@ FILES: Mapping[type[TargetConfig], TargetFiles] = {
 
 
 def target_files(config: TargetConfig) -> TargetFiles:
-    """Those of this configuration's architecture."""
+    """Return the conventions of the configuration's architecture."""
     return FILES[type(config)]

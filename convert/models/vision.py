@@ -1,4 +1,4 @@
-"""The published tensors of Kimi-K2.5's vision tower and projector as a table."""
+"""Table of the published tensors of Kimi-K2.5's vision tower and projector."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from convert.models.rules import Layout, Rule, Transposed, WhenQuantized
 from eagle3_jax.config.vision import PUBLISHED_AS, VISION_KINDS, VisionConfig
 
 PARTS = ("vision_tower", "mm_projector")
-"""First parts of the names, of tensors and of parameters alike."""
+"""First components of the names of both tensors and parameters."""
 _FLOATS_FOR_ALL = Transposed("dequantize")
 _BLOCK = "vision_tower.encoder.blocks.{layer}."
 _NORMS = (
@@ -25,8 +25,7 @@ _EMBEDDING = "vision_tower.patch_embed."
 
 @dataclass(frozen=True)
 class JointRows(Layout):
-    """`wqkv`: all rows of queries, then of keys, then of values, which devices divide alike:
-    [3 out, in] <-> [in, 3, out], and its bias [3 out] <-> [3, out]."""
+    """Layout of `wqkv`, rows of queries, keys, values: [3 out, in] <-> [in, 3, out]."""
 
     quantized: WhenQuantized = "dequantize"
     row_axis: int | None = None
@@ -46,7 +45,7 @@ class JointRows(Layout):
 
 
 def vision_rules() -> list[Rule]:
-    """The table; what eagle3-quantize --vision made is turned back into floats."""
+    """Return the table; weights that eagle3-quantize --vision quantised become floats again."""
     names = [_EMBEDDING + name for name in ("proj.weight", "proj.bias", "pos_emb.weight")]
     names += [f"{name}.{part}" for name in _NORMS for part in ("weight", "bias")]
     names += [f"{name}.bias" for name in _LINEARS]
@@ -57,7 +56,7 @@ def vision_rules() -> list[Rule]:
 
 
 def vision_to_hf(config: VisionConfig) -> dict[str, Any]:
-    """What config.json says of it, under the released names."""
+    """Return the vision fields of config.json, under the released names."""
     names = {**PUBLISHED_AS, **{name: name for name in ("patch_size", "text_hidden_size")}}
     return {
         "media_placeholder_token_id": config.media_placeholder_token_id,
@@ -72,6 +71,6 @@ def vision_to_hf(config: VisionConfig) -> dict[str, Any]:
 
 
 def preprocessor_to_hf(config: VisionConfig) -> dict[str, Any]:
-    """preprocessor_config.json."""
+    """Return the content of preprocessor_config.json."""
     sizes = {"patch_size": config.patch_size, "merge_kernel_size": config.merge_size}
     return {"media_proc_cfg": {**asdict(config.pixels), **sizes, "fixed_output_tokens": None}}

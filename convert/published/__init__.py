@@ -1,1 +1,1 @@
-"""Published checkpoints: their weights in any form, matched to a model and read."""
+"""Read published checkpoints: match their weights, in any form, to a model."""

@@ -1,4 +1,4 @@
-"""A published checkpoint directory: its configuration, and its weights from headers alone."""
+"""Open a published checkpoint directory: its configuration, and its weights from headers alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from eagle3_jax.config.targets import refuse_unsupported
 
 @dataclass(frozen=True)
 class Published:
-    """What a directory holds, unread.
+    """The contents of a checkpoint directory, with tensors unread.
 
-    misfits: tensors of no known form, reported with all others by `make_plan`.
+    `misfits` are errors about tensors of no known form, which `make_plan` reports with all others.
     """
 
     directory: Path
@@ -27,12 +27,12 @@ class Published:
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of all weights, [out, in]."""
+        """Names and [out, in] shapes of all weights."""
         return {weight.name: weight.shape for weight in self.weights}
 
 
 def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto") -> Published:
-    """Reads config.json and every header.
+    """Read config.json and every header.
 
     Raises FileNotFoundError for missing files and ValueError for damaged ones.
     """

@@ -1,9 +1,9 @@
-"""Patterns that name modules: plain names, shell patterns, or `re:` and a regular expression.
+"""Match patterns that name modules: plain names, shell patterns, or `re:` and a regular expression.
 
-A pattern holds for a module when it matches the checkpoint's name, that name without the prefix
-`language_model.` or `language_model.model.`, or its last component. A regular expression is
-anchored at the start only, a plain name is compared whole. Peers match regular expressions against
-names of their own, such as `model.fc`, so `as_regexes` writes them for any prefix.
+A pattern matches a module by its checkpoint name, by that name without the prefix `language_model.`
+or `language_model.model.`, or by its last component. A regular expression is anchored at the start
+only, a plain name is compared whole. Other software matches regular expressions against its own
+names, such as `model.fc`, so `as_regexes` writes patterns for any prefix.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ _WILDCARDS = "*?["
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError for a regular expression that does not compile, or only with a warning."""
+    """Raise ValueError for a regular expression that does not compile without warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -32,7 +32,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def matches(pattern: str, module: str) -> bool:
-    """Whether a pattern holds for a module's checkpoint name (without `.weight`)."""
+    """Return whether a pattern matches a module's checkpoint name (without `.weight`)."""
     names = _names(module)
     if pattern.startswith(REGEX):
         return any(re.match(pattern.removeprefix(REGEX), name) for name in names)
@@ -40,33 +40,33 @@ def matches(pattern: str, module: str) -> bool:
 
 
 def unprefixed(module: str) -> str:
-    """`language_model.model.norm` -> `norm`; of the prefixes in use, all may be absent."""
+    """Return `norm` for `language_model.model.norm`; each prefix may be absent."""
     return _PREFIX.sub("", module, count=1)
 
 
 def excluded(module: str, patterns: Iterable[str]) -> bool:
-    """Whether any pattern holds for the module."""
+    """Return whether any pattern matches the module."""
     plain, others = _sorted_out(tuple(patterns))
     return not plain.isdisjoint(_names(module)) or any(matches(p, module) for p in others)
 
 
 @functools.cache
 def _sorted_out(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Plain names, and the rest: released lists name 530 modules of 70,000."""
+    """Separate plain names from other patterns: released lists name 530 modules of 70,000."""
     special = [p for p in patterns if p.startswith(REGEX) or any(c in p for c in _WILDCARDS)]
     return frozenset(patterns) - frozenset(special), tuple(special)
 
 
 def _names(module: str) -> tuple[str, str, str, str]:
-    """The names a pattern may mean."""
+    """Return the names that a pattern may match."""
     text_model = module.removeprefix("language_model.")
     return module, text_model, unprefixed(module), module.rpartition(".")[2]
 
 
 def as_regexes(pattern: str, modules: Collection[str]) -> list[str]:
-    """The `re:` patterns which choose the same of `modules`, by their full names alone.
+    """Return `re:` patterns that match the same of `modules` by their full names.
 
-    The widest form that adds no module is taken: it also holds under another prefix.
+    The widest expression that adds no module is chosen: it also matches under another prefix.
     """
     wanted = {module for module in modules if matches(pattern, module)}
     for expression in _candidates(pattern):
@@ -86,7 +86,7 @@ def _candidates(pattern: str) -> list[str]:
 
 
 def _from_wildcards(pattern: str) -> str:
-    """`*self_attn*` -> `.*self_attn.*`"""
+    """Translate `*self_attn*` to `.*self_attn.*`."""
 
     def translated(found: re.Match[str]) -> str:
         token = found[0]

@@ -1,4 +1,4 @@
-"""What a form of quantised weights is: its tensors, how they are checked and what they become."""
+"""Describe a form of quantised weights: its tensors, their checks and their conversion."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,15 @@ Parts = Mapping[str, TensorInfo]
 Shape = tuple[int, ...]
 FLOAT_SCALES = ("F32", "BF16", "F16")
 VALUES_PER_WORD = {"F8_E4M3": 1, "U8": 2, "I32": 8}
-"""Matrix columns that one element of a values tensor holds, by its dtype."""
+"""Matrix columns in one element of a values tensor, by its dtype."""
 
 
 @dataclass(frozen=True)
 class PartReader:
-    """Reads one of a weight's tensors by the last part of its name: what lies in its box, or the
-    whole. shape: of the whole matrix, [out, in]."""
+    """Reader of a weight's tensors by name suffix: the tensor's box, or all of it without one.
+
+    `shape` is that of the matrix, [out, in].
+    """
 
     parts: Parts
     shape: Shape
@@ -33,11 +35,11 @@ class PartReader:
 class Form:
     """One way to store a matrix [out, in] in several tensors.
 
-    parts: last part of the name -> the dtypes it may have; the first one holds the values.
-    optional: the same for tensors that may be absent. part_shapes: expected shapes, given out and
-    in, of all other tensors. values, scale: read and rearrange, see
-    `pallas_kernels.quantized.array`. published_activations: what the scheme's authors multiply
-    with.
+    `parts` maps the last part of a tensor's name to its allowed dtypes; the first tensor holds the
+    values. `optional` is the same for tensors that may be absent. `part_shapes` returns the allowed
+    shapes of the other tensors, given out and in. `values` and `scale` read and rearrange, see
+    `pallas_kernels.quantized.array`. `published_activations` is the format that the scheme's
+    authors use.
     """
 
     label: str
@@ -51,39 +53,39 @@ class Form:
 
     @property
     def main(self) -> str:
-        """The tensor that holds the values."""
+        """Name of the tensor that holds the values."""
         return next(iter(self.parts))
 
     @property
     def values_per_word(self) -> int:
-        """Matrix columns that one element of the values tensor holds."""
+        """Matrix columns in one element of the values tensor."""
         return VALUES_PER_WORD[self.parts[self.main][0]]
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """The tensors whose rows are those of the scale, or one number."""
+        """Tensors whose rows are those of the scale, or that hold a single number."""
         return tuple(part for part in self.parts if part.startswith("weight_scale"))
 
     def claims(self, parts: Parts) -> bool:
-        """Whether the values tensor is of this form, whatever else may be missing."""
+        """Return whether the values tensor has this form, even if other tensors are missing."""
         info = parts.get(self.main)
         return info is not None and info.dtype in self.parts[self.main]
 
     def lacks(self, parts: Parts) -> list[str]:
-        """Tensors of this form that are missing."""
+        """Return the missing tensors of this form."""
         return [name for name in self.parts if name not in parts]
 
     def surplus(self, parts: Parts) -> list[str]:
-        """Tensors that this form does not have."""
+        """Return the tensors that this form does not have."""
         return [name for name in parts if name not in {*self.parts, *self.optional}]
 
     def shape(self, parts: Parts) -> Shape:
-        """[out, in] of the matrix."""
+        """Return the matrix shape, [out, in]."""
         *outer, last = parts[self.main].shape
         return (*outer, last * self.values_per_word)
 
     def misfits(self, parts: Parts) -> list[str]:
-        """What is wrong with dtypes and shapes, from headers alone."""
+        """Return errors in dtypes and shapes, from headers alone."""
         dtypes = {**self.parts, **self.optional}
         found = [
             f"{info.name}: dtype must be one of {dtypes[part]}, got {info.dtype}"

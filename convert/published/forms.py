@@ -1,4 +1,4 @@
-"""The forms of quantised weights that we read, recognised by their tensors alone."""
+"""The supported forms of quantised weights, recognised by their tensors alone."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ _E8M0_NAN = 0xFF
 
 
 def _a_row(outputs: int) -> tuple[Shape, ...]:
-    """One number for each output."""
+    """Return the allowed shapes of a scale with one number per output."""
     return ((outputs,), (outputs, 1))
 
 
 def _finite(scale: np.ndarray) -> np.ndarray:
-    """The scale itself. Raises ValueError when an entry is infinite or not a number."""
+    """Return the scale; ValueError if an entry is infinite or NaN."""
     if not np.isfinite(scale.astype(np.float32)).all():
         raise ValueError("the scales hold infinities or NaN")
     return scale
@@ -101,7 +101,7 @@ MXFP4 = Form(
 
 
 def _progressive_scale(read: PartReader) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is rejected below
         scale = read("weight_scale_2").reshape(-1) * read("weight_scale").reshape(())
     return _finite(scale.astype(np.float32))
 

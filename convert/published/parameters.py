@@ -1,4 +1,4 @@
-"""The parameters of a model, read one by one from a published checkpoint by a plan."""
+"""Read the parameters of a model one by one from a published checkpoint, by a plan."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class PublishedParameters:
-    """The parameters of one model as a published checkpoint fills them."""
+    """The parameters of one model in a published checkpoint, with the plan that fills them."""
 
     published: Published
     plan: LoadPlan
@@ -40,7 +40,7 @@ class PublishedParameters:
 
     @property
     def formats(self) -> dict[str, QuantFormat]:
-        """The parameters that stay quantised, and what their authors multiply them with."""
+        """Formats of the parameters that stay quantised, with the authors' activation formats."""
         quantization = self.published.quantization
         first = {path: self.plan.sources[path][0].weight for path in self.plan.forms}
         return {
@@ -49,13 +49,13 @@ class PublishedParameters:
         }
 
     def check(self, paths: Collection[str], skip: Collection[str]) -> None:
-        """Nothing is left to check: the plan holds, and the parameters are its own."""
+        """Do nothing: the plan was checked when it was made."""
 
     def read(self, path: str, dtype: np.dtype | None = None, box: Box | None = None) -> np.ndarray:
-        """One parameter, or what lies in a box of it: `path`, or `path.values` and `path.scale`
-        where it stays quantised.
+        """Read one parameter, or a box of it; a quantised one as `path.values` and `path.scale`.
 
-        dtype: what floats are cast to; None keeps the file's.
+        Args:
+            dtype: type that floats are cast to; None keeps the file's.
         """
         kernel, _, which = path.rpartition(".")
         if kernel in self.plan.forms:
@@ -68,7 +68,7 @@ class PublishedParameters:
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
     ) -> jax.Array:
-        """One parameter on its devices: each has what was read for it alone."""
+        """Load one parameter onto its devices; each device's part is read separately."""
         if sharding is None:
             return jax.device_put(self.read(path, dtype))
         return jax.make_array_from_callback(
@@ -76,34 +76,34 @@ class PublishedParameters:
         )
 
     def read_target_offsets(self) -> np.ndarray | None:
-        """The draft's d2t whether the model uses it or not; None without one."""
+        """Read the draft's d2t table, even if the model does not use it; None if there is none."""
         names = {canonical_draft_name(name): name for name in self.published.checkpoint.tensors}
         return self.published.checkpoint.read(names["d2t"]) if "d2t" in names else None
 
 
 class OneKey(nnx.Rngs):
-    """Random numbers for models that are never drawn; counting keys takes 14 s for 61 layers."""
+    """A constant key for abstract models; counting real keys takes 14 s for 61 layers."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def params(self) -> jax.Array:  # type: ignore[override]
-        """The same key every time."""
+        """Return the same key every time."""
         return jax.random.key(0)
 
 
 def abstract_target(config: TargetConfig, dtype: DTypeLike) -> Target:
-    """The model with shapes in place of arrays."""
+    """Return a target with shapes in place of arrays."""
     return nnx.eval_shape(lambda: make_target(config, rngs=OneKey(), dtype=dtype))
 
 
 def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
-    """The draft with shapes in place of arrays."""
+    """Return a draft with shapes in place of arrays."""
     return nnx.eval_shape(lambda: Eagle3Draft(config, rngs=OneKey(), dtype=dtype))
 
 
 def plan_target(published: Published, model: Target) -> PublishedParameters:
-    """Holds a checkpoint against a target; ValueError with everything that does not fit."""
+    """Match a checkpoint with a target; one ValueError lists everything that does not fit."""
     shapes, files = shapes_of(model), target_files(model.config)
     plan = make_plan(published, files.rules(model.config), shapes, files.canonical_name)
     return PublishedParameters(published, plan, shapes)
@@ -112,7 +112,7 @@ def plan_target(published: Published, model: Target) -> PublishedParameters:
 def plan_draft(
     published: Published, model: Eagle3Draft, shared: Collection[str]
 ) -> PublishedParameters:
-    """The same for a draft; `shared` are the submodules it takes from its target."""
+    """Match a checkpoint with a draft; `shared` are submodules that it takes from its target."""
     shapes = shapes_of(model, shared)
     rules = draft_rules(model.config, own_lm_head="lm_head" not in shared)
     plan = make_plan(published, rules, shapes, canonical_draft_name)
@@ -120,9 +120,9 @@ def plan_draft(
 
 
 def target_config_of(source: Published | Stored) -> TargetConfig:
-    """The target's configuration; ValueError also for layers that no tensor belongs to.
+    """Read the target's configuration; ValueError if it has more layers than the tensors.
 
-    Without that check a damaged number would build layers for hours.
+    Without this check a damaged number would build layers for hours.
     """
     config = parse_config(source, read_target_config)
     found = {layer[1] for name in source.weight_shapes if (layer := _LAYER.search(name))}
@@ -137,7 +137,7 @@ def target_config_of(source: Published | Stored) -> TargetConfig:
 def parse_config(
     source: Published | Stored, parse: Callable[[Mapping[str, Any]], Config]
 ) -> Config:
-    """Reads our configuration; errors name the file."""
+    """Parse config.json; errors name the file."""
     try:
         return parse(source.config)
     except (ValueError, TypeError, KeyError) as error:

@@ -1,7 +1,7 @@
 """Match a checkpoint's weights to a model's parameters, from headers alone.
 
 A plan exists only if every tensor matches exactly one rule and every parameter is filled exactly
-once; otherwise one error lists all that does not fit. Nothing is read before that.
+once. Otherwise one error lists everything that does not fit, before any tensor is read.
 """
 
 from collections import defaultdict
@@ -17,12 +17,12 @@ from convert.published.quantization_config import contradictions
 from convert.published.weights import Weight
 
 _ROWS_NAMED = 8
-"""Missing rows that an error names."""
+"""Maximum number of missing rows that an error names."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One weight's part of one parameter; `row` is set when the parameter is stacked."""
+    """The contribution of one weight to one parameter; `row` is set if the parameter is stacked."""
 
     weight: Weight
     layout: Layout
@@ -31,15 +31,16 @@ class Source:
 
     @property
     def kept(self) -> Form | None:
-        """The quantised form the parameter takes over."""
+        """Form in which the parameter stays quantised, or None."""
         return self.weight.form if self.layout.quantized == "keep" else None
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What fills each parameter, and why each other weight is left out.
+    """The sources of each parameter, and the reason why each other weight is dropped.
 
-    sources: parameter -> its sources. rules: weight -> the rule it matched. dropped: weight -> why.
+    `sources` is by parameter. `rules` (the rule that it matched) and `dropped` (reason) are by
+    weight.
     """
 
     sources: dict[str, list[Source]]
@@ -48,7 +49,7 @@ class LoadPlan:
 
     @property
     def forms(self) -> dict[str, Form]:
-        """Parameters that stay quantised, and how."""
+        """Forms of the parameters that stay quantised."""
         return {path: form for path, found in self.sources.items() if (form := found[0].kept)}
 
 
@@ -58,11 +59,10 @@ def make_plan(
     parameters: Mapping[str, tuple[int, ...]],
     canonical: Callable[[str], str],
 ) -> LoadPlan:
-    """Matches weights to parameter shapes.
+    """Match weights to parameter shapes; `canonical` maps a tensor's name to the table's.
 
-    `canonical` gives the table's name of a tensor's. Raises one ValueError with all: 0 or 2 rules,
-    a parameter missing or filled twice, a wrong shape, dtype or form; then one with all that
-    config.json says otherwise.
+    Raises one ValueError with all weights of 0 or 2 rules, parameters missing or filled twice, and
+    wrong shapes, dtypes or forms; or else with all contradictions of config.json.
     """
     table, found = RuleTable(rules), list(published.misfits)
     sources: defaultdict[str, list[Source]] = defaultdict(list)
@@ -83,7 +83,7 @@ def make_plan(
         found += _weight_misfits(weight, rule, own, parameters)
         for path, source in own:
             sources[path].append(source)
-    # A weight of no known form would be reported once more, as a missing one.
+    # Skip after a weight of no known form, which would also be reported as missing.
     for path, shape in () if published.misfits else parameters.items():
         found += _parameter_misfits(path, shape, sources.get(path, []))
     if found:
@@ -107,7 +107,7 @@ def _weight_misfits(
     sources: Sequence[tuple[str, Source]],
     parameters: Mapping[str, tuple[int, ...]],
 ) -> list[str]:
-    """Checks form, dtype and shape."""
+    """Return errors in form, dtype and shape."""
     misfits = []
     if weight.form is None and weight.tensor.dtype not in rule.dtypes:
         misfits.append(

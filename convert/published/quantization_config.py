@@ -1,7 +1,7 @@
-"""What config.json says of quantisation, held against what the tensors are.
+"""Read the quantisation of config.json and compare it with the tensors.
 
-The tensors decide how a weight is read; a configuration that says otherwise means that one of the
-two is damaged or mistaken, which is an error and not a choice.
+The tensors decide how a weight is read. A configuration that contradicts them means that one of the
+two is wrong, which is an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from pallas_kernels.quantized import ActivationFormat, WeightFormat
 
 @dataclass(frozen=True)
 class StoredScheme:
-    """How the matrices of one pattern are stored; activations False: the file says weight-only."""
+    """Storage of the matrices of one pattern; without `activations` the scheme is weight-only."""
 
     weights: WeightFormat
     activations: bool
@@ -27,9 +27,9 @@ class StoredScheme:
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """The part of config.json that we read, whichever tool wrote it.
+    """The supported part of a quantization_config, whichever tool wrote it.
 
-    exclude: names and patterns that stay as they were. overrides: pattern -> another scheme.
+    `exclude` names modules that are not quantised. `overrides` are pairs of pattern and scheme.
     """
 
     scheme: StoredScheme
@@ -37,7 +37,7 @@ class QuantizationConfig:
     overrides: tuple[tuple[str, StoredScheme], ...] = ()
 
     def scheme_of(self, module: str) -> StoredScheme | None:
-        """The scheme of one linear layer, None when it is excluded."""
+        """Return the scheme of one linear layer, or None if it is excluded."""
         if excluded(module, self.exclude):
             return None
         named = (scheme for pattern, scheme in self.overrides if matches(pattern, module))
@@ -45,9 +45,9 @@ class QuantizationConfig:
 
 
 def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | None:
-    """Reads `quantization_config`, wherever it is nested; None when there is none.
+    """Read `quantization_config`, wherever it is nested; None if there is none.
 
-    Raises ValueError for a tool, a format or a scheme that no published checkpoint uses.
+    Raises ValueError for a tool, format or scheme that no published checkpoint uses.
     """
     if not (given := _section(config)):
         return None
@@ -68,7 +68,7 @@ def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | 
 
 
 def unknown_quantization_fields(config: Mapping[str, Any]) -> list[str]:
-    """Names of the fields of a `quantization_config` that no table here names.
+    """Return the unknown field names of a `quantization_config`.
 
     Raises ValueError as `read_quantization_config` does.
     """
@@ -80,7 +80,7 @@ def unknown_quantization_fields(config: Mapping[str, Any]) -> list[str]:
 
 
 def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`quantization_config`, wherever it is nested; empty when there is none."""
+    """Return `quantization_config`, wherever it is nested; empty if there is none."""
     text = read_mapping(config, "text_config")
     return read_mapping(config, "quantization_config") or read_mapping(text, "quantization_config")
 
@@ -88,7 +88,7 @@ def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def contradictions(
     config: QuantizationConfig | None, weights: Iterable[Weight], rules: Mapping[str, Rule]
 ) -> Iterator[str]:
-    """Every linear layer whose tensors are not what the configuration says."""
+    """Yield an error for every linear layer whose tensors contradict the configuration."""
     if config is None:
         return
     for weight in weights:
@@ -104,7 +104,7 @@ def contradictions(
 
 
 def activations_of(config: QuantizationConfig | None, weight: Weight) -> ActivationFormat:
-    """What the published scheme multiplies this weight with."""
+    """Return the activation format that the published scheme uses for this weight."""
     assert weight.form is not None, "plain weights take activations as they are"
     scheme = config.scheme_of(weight.name.removesuffix(".weight")) if config else None
     weight_only = scheme is not None and not scheme.activations
@@ -146,7 +146,7 @@ def _quark(given: Mapping[str, Any]) -> QuantizationConfig:
 
 
 def _patterns(given: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list of exclude patterns, empty where it is absent or null."""
+    """Return a checked list of exclude patterns, empty if it is absent or null."""
     patterns = given.get(name) or []
     if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
         raise ValueError(f"{name} must be a list of patterns, got {brief(patterns)}")

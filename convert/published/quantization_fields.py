@@ -72,4 +72,4 @@ QUANTIZATION_FIELDS: Mapping[str, Fields] = {
         },
     ),
 }
-"""A tool's name in `quant_method` -> the fields of its section."""
+"""Name of a tool in `quant_method` -> the fields of its section."""

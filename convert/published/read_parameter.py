@@ -1,6 +1,6 @@
-"""Read a parameter, or the box of it that a device holds, from the weights a plan found for it.
+"""Read a parameter, or the box of it that a device holds, from its planned weights.
 
-No more of the files is read than the box needs; of rows that it cuts, the pages it touches.
+Only the bytes of the box are read; for boxes that cut rows, only the pages that they touch.
 """
 
 import math
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from convert.files.aligned import aligned_empty
 from convert.files.box import Box, box_shape, scaled, whole
 from convert.files.safetensors_files import DTYPES, read_box
 from convert.files.slabs import row_slabs
@@ -18,12 +18,24 @@ from convert.published.plan import Source
 from convert.published.weights import Weight
 from pallas_kernels import QuantFormat, QuantizedArray, dequantize
 
+ALIGNMENT = 64
+"""In bytes. XLA:CPU copies memory that is not aligned; NumPy's memory may begin anywhere."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Return an uninitialised array like `np.empty`, aligned for XLA:CPU."""
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + nbytes].view(dtype).reshape(shape)
+
+
 TILE = 256
-"""Columns of a slab that are turned together: they and what comes of them fit into a cache."""
+"""Columns of a slab that are transposed together; source and result fit into a cache."""
 
 
 def read_floats(sources: Sequence[Source], box: Box, dtype: np.dtype) -> np.ndarray:
-    """Reads a box of a float (or integer) parameter in `dtype`, in memory of its own."""
+    """Read a box of a float (or integer) parameter in `dtype`, into its own memory."""
     out = aligned_empty(box_shape(box), dtype)
     for source, row in _rows(sources, box):
         if row is None:
@@ -34,10 +46,9 @@ def read_floats(sources: Sequence[Source], box: Box, dtype: np.dtype) -> np.ndar
 
 
 def read_kept(sources: Sequence[Source], which: str, box: Box | None) -> np.ndarray:
-    """Reads the "values" or the "scale" of a parameter that stays quantised, stacked by row; of
-    all of them without a box.
+    """Read the "values" or the "scale" of a quantised parameter, stacked by row.
 
-    Raises ValueError naming the weight when what it holds cannot be right.
+    Without a box, all of it is read. Raises ValueError, naming the weight, for impossible values.
     """
     if sources[0].row is None:
         return _read_part(sources[0].weight, which, box)
@@ -53,14 +64,14 @@ def read_kept(sources: Sequence[Source], which: str, box: Box | None) -> np.ndar
 
 
 def file_dtype(sources: Sequence[Source]) -> np.dtype:
-    """The dtype in which a float parameter loses nothing: the file's, float32 where they differ."""
+    """Return the file's dtype of a float parameter, or float32 if its sources differ."""
     dtypes = {DTYPES[source.weight.tensor.dtype] for source in sources}
     quantized = any(source.weight.form for source in sources)
     return np.dtype(np.float32) if quantized or len(dtypes) > 1 else dtypes.pop()
 
 
 def _rows(sources: Sequence[Source], box: Box) -> Iterator[tuple[Source, int | None]]:
-    """The sources of what lies in a box, each with its row there if the parameter is stacked."""
+    """Yield the sources in a box, each with its row in the box if the parameter is stacked."""
     for source in sources:
         if source.row is None:
             yield source, None
@@ -69,7 +80,7 @@ def _rows(sources: Sequence[Source], box: Box) -> Iterator[tuple[Source, int | N
 
 
 def _copy(source: Source, box: Box, out: np.ndarray) -> None:
-    """Fills a box from one weight, a slab at a time: Kimi's head is 2 GiB, twice would be much."""
+    """Fill a box from one weight in slabs, because Kimi's head alone is 2 GiB."""
     layout, info = source.layout, source.weight.tensor
     if source.weight.form is not None or layout.read_whole:
         tensor = _dequantized(source.weight) if source.weight.form else read_box(info)
@@ -87,8 +98,10 @@ def _copy(source: Source, box: Box, out: np.ndarray) -> None:
 
 
 def _place(out: np.ndarray, values: np.ndarray) -> None:
-    """Copies and casts. A turned matrix goes a tile at a time, cast before it is turned: numpy
-    would cast its numbers one by one, each from another line of the cache."""
+    """Copy and cast; a transposed matrix in tiles, cast first.
+
+    NumPy would cast number by number, each from another cache line.
+    """
     if values.ndim != 2 or values.flags.c_contiguous:
         out[...] = values
         return
@@ -104,7 +117,7 @@ def _dequantized(weight: Weight) -> np.ndarray:
 
 
 def _read_part(weight: Weight, which: str, box: Box | None = None) -> np.ndarray:
-    """The values or the scale of one matrix, or what lies in a box of them."""
+    """Read the values or the scale of one matrix, or a box of them."""
     assert weight.form is not None, "only quantised weights have parts"
     read = weight.form.values if which == "values" else weight.form.scale
     boxes = {} if box is None else dict(_part_boxes(weight, which, box))
@@ -116,7 +129,7 @@ def _read_part(weight: Weight, which: str, box: Box | None = None) -> np.ndarray
 
 
 def _part_boxes(weight: Weight, which: str, box: Box) -> Iterator[tuple[str, Box]]:
-    """Where in a weight's tensors a box of its values or its scale lies; one number is whole."""
+    """Yield the tensors that hold a box of values or scale, and their boxes; scalars have none."""
     assert weight.form is not None, "only quantised weights have parts"
     if which == "values":
         rows, columns = box
@@ -128,12 +141,12 @@ def _part_boxes(weight: Weight, which: str, box: Box) -> Iterator[tuple[str, Box
 
 
 def _within(weight: Weight, which: str, box: Box) -> slice:
-    """The columns of a box in the whole words that were read."""
+    """Return the columns of a box within the whole words that were read."""
     word = _word_bytes(weight) if which == "values" else 1
     before = box[1].start % word
     return slice(before, before + box[1].stop - box[1].start)
 
 
 def _word_bytes(weight: Weight) -> int:
-    """Stored values are bytes, a file's words have up to four."""
+    """Return the bytes in a file's word, up to four; stored values are bytes."""
     return DTYPES[weight.tensor.dtype].itemsize

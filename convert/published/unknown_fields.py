@@ -1,4 +1,4 @@
-"""Report fields of a config.json that no reader knows, so that none is ignored in silence."""
+"""Report unknown fields of a config.json, so that none is ignored silently."""
 
 import logging
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ _MOST_NAMED = 40
 
 
 def unknown_fields(config: Mapping[str, Any]) -> list[str]:
-    """Names of the unknown fields of a target's or a draft's config.json that was read."""
+    """Return the unknown fields of a target's or draft's config.json that was read."""
     known = DRAFT_FIELDS if is_draft(config) else target_fields(config)
     return [*known.unknown(config), *unknown_quantization_fields(config)]
 
 
 def warn_of_unknown_fields(file: Path, config: Mapping[str, Any]) -> None:
-    """Logs one warning that names the unknown fields of a file that was read, if there are any."""
+    """Log one warning that names a file's unknown fields, if there are any."""
     for note in unknown_fields_notes(file, config):
         _LOG.warning(note)
 
 
 def unknown_fields_notes(file: Path, config: Mapping[str, Any]) -> list[str]:
-    """One line that names the unknown fields of a file, or none where all are known."""
+    """Return one line that names a file's unknown fields, or none if all are known."""
     if not (names := unknown_fields(config)):
         return []
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

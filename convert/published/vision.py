@@ -1,4 +1,4 @@
-"""Vision tower and projector of a published checkpoint, beside the target or alone."""
+"""Read the vision tower and projector of a published checkpoint, with the target or alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,32 +23,32 @@ from eagle3_jax.models.vision import VisionModel
 
 
 def read_preprocessor(directory: Path) -> Mapping[str, Any] | None:
-    """What a checkpoint says of preprocessing; None where it says nothing."""
+    """Read preprocessor_config.json; None if there is none."""
     file = directory / PREPROCESSOR
     return read_json(file) if file.is_file() else None
 
 
 def vision_config_of(source: Published | Stored) -> VisionConfig:
-    """Raises ValueError, naming the file, for a checkpoint without vision or with another one."""
+    """Read the vision configuration; ValueError, naming the file, if missing or unsupported."""
     preprocessor = read_preprocessor(source.directory)
     return parse_config(source, lambda fields: VisionConfig.from_hf(fields, preprocessor))
 
 
 def abstract_vision(config: VisionConfig, dtype: DTypeLike, *, split: bool = False) -> VisionModel:
-    """The model with shapes in place of arrays. split: devices are to divide it."""
+    """Return a vision model with shapes in place of arrays; `split` divides it over devices."""
     return nnx.eval_shape(lambda: VisionModel(config, rngs=OneKey(), dtype=dtype, split=split))
 
 
 def has_vision(source: Published) -> bool:
-    """Whether it is described and its tensors are there."""
+    """Return whether config.json describes vision and the tensors are present."""
     return bool(source.config.get("vision_config")) and any(map(_is_vision, source.weight_shapes))
 
 
 def plan_vision(published: Published, model: VisionModel) -> PublishedParameters:
-    """Holds the vision tensors against the model; ValueError with everything that does not fit.
+    """Match the vision tensors with the model; one ValueError lists everything that does not fit.
 
-    They are plain floats whatever quantization_config says: the released INT4's names only layers
-    of the text model as kept.
+    They are plain floats whatever quantization_config states: the released INT4 checkpoint's
+    exclude list names only layers of the text model.
     """
     own = replace(
         published,
@@ -65,7 +65,7 @@ def plan_vision(published: Published, model: VisionModel) -> PublishedParameters
 def with_vision(
     planned: PublishedParameters, target: Target, dtype: DTypeLike
 ) -> PublishedParameters:
-    """The plan of a target with that of its vision, whose modules become the target's own."""
+    """Merge the plan of a target with that of its vision part; sets the modules on `target`."""
     model = abstract_vision(vision_config_of(planned.published), dtype)
     vision = plan_vision(planned.published, model)
     for part in PARTS:

@@ -1,7 +1,7 @@
-"""The weights of a checkpoint, whatever form each is stored in.
+"""Find the weights of a checkpoint, whatever form each is stored in.
 
-Rule tables speak of `X.weight`. Here the tensors that together make one such weight are found and
-their form follows from their names and dtypes, never from config.json.
+Rule tables use names `X.weight`. This module finds the tensors that form one such weight. Their
+names and dtypes decide its form, never config.json.
 """
 
 from collections import defaultdict
@@ -37,9 +37,9 @@ _PLAIN_DTYPES = ("F32", "BF16", "F16")
 
 @dataclass(frozen=True)
 class Weight:
-    """One logical tensor: a plain one (form None, one part) or a quantised matrix.
+    """One logical tensor: a plain one (`form` is None, one part) or a quantised matrix.
 
-    name: the tensor's, or `X.weight` for all parts of X. parts: last part of the name -> tensor.
+    `name` is the tensor's, or `X.weight` for all parts of X; `parts` is by the last part of names.
     """
 
     name: str
@@ -48,24 +48,23 @@ class Weight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor, or [out, in] of the quantised matrix."""
+        """Shape of the tensor, or [out, in] of the quantised matrix."""
         return self.form.shape(self.parts) if self.form else self.tensor.shape
 
     @property
     def tensor(self) -> TensorInfo:
-        """The tensor of a plain weight, the values of a quantised one."""
+        """The tensor of a plain weight, or the values of a quantised one."""
         return self.parts[self.form.main] if self.form else next(iter(self.parts.values()))
 
 
 def find_weights(
     tensors: Iterable[TensorInfo], int4_order: Int4OrderChoice = "auto"
 ) -> tuple[list[Weight], list[str]]:
-    """Groups tensors into weights; returns them with what does not fit any form.
+    """Group tensors into weights; return them with the errors of tensors that fit no form.
 
-    int4_order: nibble order of Quark's INT4 per channel, which no file states. "auto" is AWQ's
-    order where zero points lie beside the weights, as only exports from memory write them, and
-    linear otherwise; "linear" where zero points lie is a misfit. Raises ValueError for another
-    word.
+    `int4_order` is the nibble order of Quark's INT4 per channel, which no file states. "auto" is
+    AWQ's order if there are zero points, which only exports from memory write, and linear
+    otherwise. "linear" with zero points is an error. Raises ValueError for another value.
     """
     if int4_order not in ("auto", "linear", "awq"):
         raise ValueError(f"int4_order must be auto, linear or awq, got {int4_order!r}")
@@ -90,8 +89,7 @@ def find_weights(
 
 
 def parts_by_weight(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
-    """All tensors that are no part of an `X.weight`, each alone, then those of each `X.weight`;
-    by the last part of their names."""
+    """Return tensors by name suffix for each weight: lone tensors first, then each `X.weight`."""
     alone: dict[str, dict[str, TensorInfo]] = {}
     weights: defaultdict[str, dict[str, TensorInfo]] = defaultdict(dict)
     for info in tensors:
@@ -104,20 +102,20 @@ def parts_by_weight(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, Tensor
 
 
 def assumed_orders(weights: Iterable[Weight], asked: Int4OrderChoice) -> list[str]:
-    """What "auto" took Quark's INT4 to be, in words; both orders would load."""
+    """Return labels of the INT4 orders that "auto" assumed; the other order would load too."""
     found = {weight.form for weight in weights if weight.form} if asked == "auto" else set()
     return [form.label for form in (INT4_LINEAR, INT4_AWQ) if form in found]
 
 
 def _is_plain(parts: Parts) -> bool:
-    """A lone tensor, but for a `weight` whose dtype says that scales are missing."""
+    """Return whether a weight is a lone tensor, except a `weight` whose dtype requires scales."""
     if parts.keys() & set(PARTS):
         return set(parts) == {"weight"} and parts["weight"].dtype in _PLAIN_DTYPES
     return True
 
 
 def _form_of(name: str, parts: Parts, int4_order: Int4OrderChoice) -> tuple[Form | None, list[str]]:
-    """The form these tensors have, and what is wrong with them."""
+    """Return the form of these tensors, and the errors in them."""
     candidates = [form for form in _forms(parts, int4_order) if form.claims(parts)]
     if not candidates:
         listed = ", ".join(f"{part} ({info.dtype})" for part, info in parts.items())
@@ -135,7 +133,7 @@ def _forms(parts: Parts, int4_order: Int4OrderChoice) -> Iterator[Form]:
 
 
 def _nearest(name: str, parts: Parts, candidates: list[Form]) -> Iterator[str]:
-    """What the candidate with the fewest differences has more or less than these tensors."""
+    """Yield the missing and surplus tensors compared with the closest candidate form."""
     form = min(candidates, key=lambda f: len(f.lacks(parts)) + len(f.surplus(parts)))
     module = name.removesuffix("weight")
     for part in form.lacks(parts):

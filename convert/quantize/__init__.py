@@ -1,1 +1,1 @@
-"""Quantise published checkpoints file to file, as AMD Quark and its peers write them."""
+"""Quantise published checkpoints file to file, in the formats of AMD Quark and similar tools."""

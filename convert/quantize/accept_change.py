@@ -14,7 +14,7 @@ from eagle3_jax.sampling.params import SamplingParams
 
 @dataclass(frozen=True)
 class AcceptChange:
-    """Accept lengths of two drafts: 1 + accepted drafts / rounds, greedy."""
+    """Accept lengths of two drafts: 1 + accepted drafts / rounds, with greedy sampling."""
 
     first: float
     second: float
@@ -33,7 +33,7 @@ def accept_change(
     max_tokens: int = 64,
     num_speculative_tokens: int = 3,
 ) -> AcceptChange:
-    """Completes every prompt with both drafts. Raises ValueError for what can't be loaded."""
+    """Complete every prompt with both drafts; ValueError if a model cannot be loaded."""
     token_ids = read_prompts(prompts, target)
     model = load_target(target)
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
@@ -55,15 +55,15 @@ def accept_change(
 
 
 def accept_length(answers: Sequence[Generation]) -> tuple[float, int]:
-    """(1 + accepted / rounds, rounds) over all answers; 1 without a round."""
+    """Return (1 + accepted / rounds, rounds) over all answers; 1 if there was no round."""
     accepted = [count for answer in answers for count in answer.accepted]
     return 1 + sum(accepted) / max(len(accepted), 1), len(accepted)
 
 
 def read_prompts(path: Path, target: Path) -> list[list[int]]:
-    """Reads JSON lines: token ids, or texts for the target's tokenizer.
+    """Read prompts from JSON lines, as token ids or as texts for the target's tokenizer.
 
-    A line is a list of ids, a string, or an object with `token_ids` or `prompt`. ValueError else.
+    A line is a list of ids, a string, or an object with `token_ids` or `prompt`; else ValueError.
     """
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     entries = [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

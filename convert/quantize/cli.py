@@ -17,10 +17,9 @@ from convert.quantize.report import accept_text, comparison_json, comparison_tex
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 or 143
-    when it was stopped."""
+    """Return the exit status: 0, 2 for unusable flags or files, 130 or 143 after a signal."""
     options = parse_quantize_flags(sys.argv[1:] if argv is None else argv)
-    # A job that a scheduler ends should leave as little behind as one ended by hand.
+    # SIGTERM, as from a scheduler, should clean up like Ctrl-C.
     with raising():
         try:
             (_compare if options.compare else _quantize)(options)

@@ -17,10 +17,10 @@ WHOLE = ("weight_shape", "weight_zero_point")
 
 @dataclass(frozen=True)
 class TensorError:
-    """One weight of A against B's.
+    """The difference between one weight of A and of B.
 
-    relative: |A - B| / |B| in the Euclidean norm; largest: greatest |A - B| of one element. Both
-    are infinite where either holds NaN.
+    `relative` is |A - B| / |B| in the Euclidean norm, `largest` the greatest |A - B| of an element.
+    Both are infinite if either weight holds NaN.
     """
 
     name: str
@@ -33,9 +33,9 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All tensors of both, worst first, and what only one of them holds.
+    """The differences of all tensors, worst first, and the names that only one checkpoint holds.
 
-    relative: of all weights as if they were one vector; tables of integers, such as d2t, are none.
+    `relative` treats all weights as one vector, without tables of integers such as d2t.
     """
 
     tensors: list[TensorError]
@@ -45,7 +45,7 @@ class Comparison:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
-    """Compares dequantised weights. Raises ValueError for shapes that differ."""
+    """Compare dequantised weights; ValueError if shapes differ."""
     ours, theirs = (parts_by_weight(each.tensors.values()) for each in (first, second))
     squares, reference, errors = 0.0, 0.0, []
     for name in sorted(ours.keys() & theirs.keys()):
@@ -92,7 +92,7 @@ def _dequantized(parts: Parts, rows: slice) -> np.ndarray:
 
 
 def _read(part: str, info: TensorInfo, rows: slice) -> np.ndarray:
-    """A part's share of a slab: nothing but values and scales have the weight's rows."""
+    """Read a tensor's rows of a slab, or all of a tensor that does not have the weight's rows."""
     if part in WHOLE or info.shape in ((), (1,)):
         return read_rows(info, slice(0, info.shape[0] if info.shape else 1))
     if part == "weight_scale_inv":

@@ -1,4 +1,4 @@
-"""Quantised weights back to float32, in NumPy: enough to compare checkpoints."""
+"""Dequantise weights to float32 in NumPy, in order to compare checkpoints."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, 
 
 
 def dequantize(parts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Tensors of one weight by their names' last component -> f32, [out, in] if quantised.
+    """Dequantise the tensors of one weight, by the last component of their names, to float32.
 
-    The form follows from names and dtypes; a lone tensor is only cast. Rows may be a slab of the
-    whole that starts at a multiple of 128. Raises ValueError for a form unknown here.
+    The form follows from names and dtypes; a lone tensor is only cast. Rows may be a slab that
+    starts at a multiple of 128. Raises ValueError for an unknown form.
     """
     names = frozenset(parts) - {"weight_shape", "weight_zero_point"}
     if "weight_zero_point" in parts and parts["weight_zero_point"].any():
@@ -26,7 +26,7 @@ def dequantize(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     if names == {"weight_packed", "weight_scale"}:
         pairs = flip_offset_binary(words_to_pairs(parts["weight_packed"], "linear"))
         scale = parts["weight_scale"]
-        # compressed-tensors multiplies in the scale's dtype, and so do those who read it.
+        # compressed-tensors and its readers multiply in the scale's dtype.
         return _in_groups(_int4(pairs), scale).astype(scale.dtype).astype(np.float32)
     if names == {"weight", "weight_scale_inv"}:
         weight = parts["weight"].astype(np.float32)
@@ -46,7 +46,7 @@ def _with_one_scale(weight: np.ndarray, scale: np.ndarray, awq: bool) -> np.ndar
             exponents = scale.view(np.uint8).astype(np.int32) - BIAS
             return _in_groups(_E2M1[unpack_pairs(weight)], np.ldexp(np.float32(1), exponents))
         case "int32":
-            # Only exports with zero points are in AWQ order, whatever the configuration says.
+            # Only exports with zero points are in AWQ order, whatever the configuration states.
             return _int4(words_to_pairs(weight, "awq" if awq else "linear")) * _column(scale)
         case "float8_e4m3fn":
             return weight.astype(np.float32) * _column(scale)

@@ -13,7 +13,7 @@ PROG = "eagle3-quantize"
 
 
 def parse_quantize_flags(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    """Read the command line; errors exit with status 2 and one line."""
     parser = _build_parser()
     options = parser.parse_args(argv)
     _check(parser, options)

@@ -1,6 +1,6 @@
-"""The `quantization_config` of config.json, in the keys and values that the peers read.
+"""Write the `quantization_config` of config.json, in the keys and values that other software reads.
 
-Quark's and compressed-tensors' are read by vLLM and SGLang, the FP8 blocks' by transformers too.
+vLLM and SGLang read Quark's and compressed-tensors' form; transformers also reads FP8 blocks.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from convert.quantize.select import ExcludeStyle, Selection
 from pallas_kernels.quantized.array import BLOCK, GROUP
 
 QUARK_VERSION = "0.13"
-"""Of the layout that is written."""
+"""Version of the layout that is written."""
 
 _QUARK_SPEC = {
     "dtype": None,
@@ -54,9 +54,9 @@ _QUARK_WEIGHTS_AND_INPUTS = {
 def written_excludes(
     scheme: Quantizer, selection: Selection, style: ExcludeStyle
 ) -> tuple[str, ...]:
-    """What names the kept modules; `fp8_block` knows no patterns, so names whatever the style."""
+    """Return the names of the unquantised modules; `fp8_block` supports no patterns."""
     if scheme.form is FP8_BLOCK:
-        # Peers compare whole names here, and some put `model.` before a draft's.
+        # vLLM and SGLang compare whole names here, and some put `model.` before a draft's.
         prefixed = [f"model.{module}" for module in selection.kept if "." not in module]
         return (*selection.kept, *prefixed)
     return selection.kept if style == "exact" else selection.regexes()
@@ -65,7 +65,7 @@ def written_excludes(
 def with_quantization(
     config: dict[str, Any], scheme: Quantizer, excludes: Sequence[str]
 ) -> dict[str, Any]:
-    """A config.json with the quantisation described. ValueError if it describes one already."""
+    """Add the quantisation to a config.json; ValueError if it describes one already."""
     text = config.get("text_config")
     if not isinstance(text, dict | None):
         raise ValueError(f"config.json: text_config must be an object, got {type(text).__name__}")

@@ -9,14 +9,14 @@ from convert.quantize.select import Selection
 
 WEIGHT = "weight"
 LISTED = 20
-"""Weights that an error names at most."""
+"""Maximum number of weights that an error names."""
 
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The output's tensors, file by file; each tensor of the source stays in its file.
+    """The output's tensors by file. Each tensor stays in the file that it has in the source.
 
-    quantized: names of the weights that are quantised.
+    `quantized` names the weights that are quantised.
     """
 
     source: Checkpoint = field(repr=False)
@@ -37,7 +37,7 @@ class QuantizePlan:
 
 
 def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selection) -> QuantizePlan:
-    """Lays out every file. Raises one ValueError listing the weights the scheme can't take."""
+    """Lay out every file; one ValueError lists the weights that the scheme cannot store."""
     chosen = frozenset(f"{module}.{WEIGHT}" for module in selection.quantized)
     files: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     misfits = []
@@ -56,7 +56,7 @@ def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selecti
 
 
 def parts_of(info: TensorInfo, scheme: Quantizer | None) -> dict[str, Part]:
-    """The tensors that one of the source becomes, by full name; without a scheme, itself."""
+    """Return a source tensor's output tensors by full name; without a scheme, the tensor itself."""
     if scheme is None:
         return {info.name: Part(info.dtype, info.shape)}
     module = info.name.removesuffix(WEIGHT)

@@ -1,4 +1,4 @@
-"""What the command prints: the plan, and the comparison as a table or as JSON."""
+"""Format the command's output: the plan, and the comparison as a table or as JSON."""
 
 import json
 import math
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def plan_text(job: "Job") -> str:
-    """The plan in a few lines: what becomes what, what is kept and how config.json says so."""
+    """Return the plan in a few lines: weights quantised and kept, and names in config.json."""
     plan, selection = job.plan, job.plan.selection
     linear = len(selection.quantized) + len(selection.kept)
     style = "patterns" if any(name.startswith(REGEX) for name in job.excludes) else "names"
@@ -40,7 +40,7 @@ def _mib(count: int) -> str:
 
 
 def comparison_text(comparison: "Comparison", limit: int) -> str:
-    """A table, worst weight first, then the totals."""
+    """Return a table, worst weight first, then the totals."""
     width = max((len(error.name) for error in comparison.tensors[:limit]), default=0)
     lines = [f"{'relative':>10}  {'largest':>10}  {'tensor':<{width}}  A / B"]
     lines += [
@@ -61,7 +61,7 @@ def comparison_text(comparison: "Comparison", limit: int) -> str:
 
 
 def accept_text(change: "AcceptChange") -> str:
-    """Both accept lengths and their difference."""
+    """Return both accept lengths and their difference."""
     return (
         f"accept length A {change.first:.3f}, B {change.second:.3f}, change "
         f"{change.first - change.second:+.3f} ({change.prompts} prompts, "
@@ -71,7 +71,7 @@ def accept_text(change: "AcceptChange") -> str:
 
 
 def comparison_json(comparison: "Comparison", change: "AcceptChange | None") -> str:
-    """Everything on one line; null stands for an infinite error."""
+    """Return one line of JSON; null stands for an infinite error."""
     content: dict[str, Any] = _without_infinity(asdict(comparison))
     if change is not None:
         content["accept_length"] = asdict(change)

@@ -1,4 +1,4 @@
-"""Quantise one directory into another that appears complete or not at all."""
+"""Quantise one directory into another, which appears complete or not at all."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from convert.quantize.stream import Advance, write_files
 
 CONFIG_FILE = "config.json"
 LARGEST_COPY = 1 << 28
-"""Tokenizers and remote code are smaller; what is larger holds weights in another format."""
+"""Tokenizers and remote code are smaller. A larger file holds weights in another format."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def prepare(
     exclude_style: ExcludeStyle = "regex",
     vision: bool = False,
 ) -> Job:
-    """Reads headers and config.json and decides everything; writes nothing.
+    """Read headers and config.json and check the quantisation, without writing.
 
-    exclude: patterns of modules to keep (None: the scheme's own); see `convert.published.exclude`.
-    Raises FileNotFoundError, FileExistsError or ValueError for all that can be known by now.
+    `exclude` lists patterns of modules to keep (`convert.published.exclude`); None: the scheme's
+    own. Raises FileNotFoundError, FileExistsError or ValueError for every problem known by now.
     """
     refuse_occupied(destination)
     checkpoint = open_checkpoint(source)
@@ -60,11 +60,10 @@ def prepare(
 
 
 def write(job: Job, advance: Advance = lambda _: None) -> None:
-    """Writes the directory under a temporary name in the same folder, then renames it.
+    """Write the directory under a temporary name in the same folder, then rename it.
 
-    `advance` is called with the number of bytes of the source that have been read since the last
-    call. Whatever interrupts it, the temporary directory is removed. Raises ValueError for weights
-    that are not finite.
+    `advance` receives the number of source bytes read since its last call. On any exception the
+    temporary directory is removed. Raises ValueError for non-finite weights.
     """
     destination = job.destination.resolve()
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +88,7 @@ def _write_into(directory: Path, job: Job, advance: Advance) -> None:
 
 
 def refuse_occupied(destination: Path) -> None:
-    """Raises FileExistsError unless the path is free or an empty directory."""
+    """Raise FileExistsError unless the path is unused or an empty directory."""
     if destination.is_dir():
         if any(destination.iterdir()):
             raise FileExistsError(f"{destination} is not empty; choose a new directory")

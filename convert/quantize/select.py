@@ -1,4 +1,4 @@
-"""Which weights of a checkpoint are quantised, and which patterns say so to others."""
+"""Select the weights to quantise, and the patterns that describe the others."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ TARGET_EXCLUDES = {
     "mxfp4": (_HEAD, _ATTENTION),
     "fp8_block": (_HEAD,),
 }
-"""What the published recipes leave out, where there is one."""
+"""Modules that the published recipes leave unquantised, or our choice without a recipe."""
 SCHEME_NAMES = tuple(TARGET_EXCLUDES)
 ROUTER = r"re:.*\.gate$"
 VISION = ("re:.*vision_tower.*", "re:.*mm_projector.*")
@@ -28,14 +28,14 @@ VISION = ("re:.*vision_tower.*", "re:.*mm_projector.*")
 
 @dataclass(frozen=True)
 class Selection:
-    """Modules with a linear weight: those to quantise, those to keep, and the patterns for them."""
+    """Modules with a linear weight: those to quantise, and those to keep with their patterns."""
 
     quantized: tuple[str, ...]
     kept: tuple[str, ...]
     patterns: tuple[str, ...]
 
     def regexes(self) -> tuple[str, ...]:
-        """The patterns as `re:` patterns that hold for full names and choose the same modules."""
+        """Return `re:` patterns that select the kept modules by their full names."""
         modules = (*self.quantized, *self.kept)
         written = [regex for pattern in self.patterns for regex in as_regexes(pattern, modules)]
         return tuple(dict.fromkeys(written))
@@ -48,10 +48,10 @@ def select(
     *,
     vision: bool = False,
 ) -> Selection:
-    """Chooses from headers; `exclude` replaces the scheme's own list (None: keep that list).
+    """Select modules from headers; `exclude` replaces the scheme's own list unless it is None.
 
-    Routers are always kept, vision and projector unless `vision`. Raises ValueError for a
-    quantised checkpoint, for a pattern that matches nothing, and when nothing is left.
+    Routers are always kept; so are vision tower and projector unless `vision`. Raises ValueError
+    for a quantised checkpoint, for a pattern that matches nothing, and if no weight is left.
     """
     refuse_quantized(checkpoint.tensors.values())
     modules = tuple(sorted(linear_modules(checkpoint.tensors.values())))
@@ -68,13 +68,13 @@ def select(
 
 
 def default_excludes(modules: Collection[str], scheme: str) -> tuple[str, ...]:
-    """The published recipe's list: a draft is known by its `fc`."""
+    """Return the published recipe's list; a checkpoint with `fc` is a draft."""
     draft = any(unprefixed(module) == "fc" for module in modules)
     return DRAFT_EXCLUDES if draft else TARGET_EXCLUDES[scheme]
 
 
 def linear_modules(tensors: Iterable[TensorInfo]) -> Iterable[str]:
-    """Modules with a two-dimensional weight which is neither an embedding nor a norm."""
+    """Yield modules with a two-dimensional weight that is neither an embedding nor a norm."""
     for info in tensors:
         module, _, part = info.name.rpartition(".")
         is_matrix = part == "weight" and len(info.shape) == 2
@@ -83,7 +83,7 @@ def linear_modules(tensors: Iterable[TensorInfo]) -> Iterable[str]:
 
 
 def refuse_quantized(tensors: Iterable[TensorInfo]) -> None:
-    """Raises ValueError naming the first tensor of a quantised weight."""
+    """Raise ValueError, naming the first tensor of a quantised weight, if there is one."""
     for info in tensors:
         part = info.name.rpartition(".")[2]
         if part in QUANTIZED_PARTS or (part == "weight" and info.dtype not in FLOATS):

@@ -1,4 +1,4 @@
-"""Write the files of a plan: a slab of rows in memory at a time, whatever the shards' size."""
+"""Write the files of a plan with one slab of rows in memory, whatever the size of the shards."""
 
 import math
 import os
@@ -15,14 +15,14 @@ from convert.quantize.plan import WEIGHT, QuantizePlan
 from convert.quantize.schemes.quantizer import Part, Quantizer
 
 Advance = Callable[[int], None]
-"""Called with the number of bytes of the source that have been read since the last call."""
+"""A function that receives the number of source bytes read since its last call."""
 Append = Callable[[str, bytes], None]
-"""Writes the next bytes of one tensor."""
+"""A function that writes the next bytes of one tensor."""
 SHAPE = "weight_shape"
 
 
 def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
-    """Writes every safetensors file. Raises ValueError naming a weight that is not finite."""
+    """Write every safetensors file; ValueError, naming the weight, if one is not finite."""
     by_file: defaultdict[str, list[TensorInfo]] = defaultdict(list)
     for info in plan.source.tensors.values():
         by_file[info.file.name].append(info)
@@ -37,9 +37,8 @@ def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
 
 @contextmanager
 def _shard_file(path: Path, parts: Mapping[str, Part]) -> Iterator[Append]:
-    """A new file with a complete header, whose tensors arrive in pieces and in any order; at the
-    end every tensor must be whole."""
-    # Widest first, so all are aligned.
+    """Create a file with a complete header; its tensors are appended in parts, in any order."""
+    # Widest dtypes first, so that all tensors are aligned.
     order = sorted(parts, key=lambda name: (-DTYPES[parts[name].dtype].itemsize, name))
     header, offsets = encode_header((n, parts[n].dtype, parts[n].shape) for n in order)
     ends = {name: offsets[name] + part.nbytes for name, part in parts.items()}

@@ -1,1 +1,1 @@
-"""Converted checkpoints: Orbax items (OCDBT) and one manifest of ours."""
+"""Read and write converted checkpoints ("stores"): Orbax items (OCDBT) and one manifest of ours."""

@@ -1,7 +1,7 @@
-"""Number formats of an accelerator: gfx942 knows another 8-bit float than checkpoints are in.
+"""Convert 8-bit floats for accelerators: gfx942 uses another format than checkpoints.
 
-e4m3fn (published, gfx950) and e4m3fnuz (gfx942) give one byte two values, the second half the
-first, so the bytes stay and the scale doubles. Only 0x80 differs: minus zero against NaN.
+A byte in e4m3fnuz (gfx942) has half the value that it has in e4m3fn (published, gfx950). So the
+bytes stay and the scale doubles. Only 0x80 differs: minus zero in e4m3fn, NaN in e4m3fnuz.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _BLOCK = 2**24
 
 
 def for_arch(parameters: Sequence[Parameter], arch: str) -> tuple[Parameter, ...]:
-    """The parameters in the number formats of `arch`: X.values in fp8 and its X.scale change."""
+    """Return the parameters in the formats of `arch`; only X.values in fp8 and X.scale change."""
     if arch not in ARCHS:
         raise ValueError(f"arch must be one of {', '.join(ARCHS)}, got {arch!r}")
     if arch == "gfx950":
@@ -35,13 +35,13 @@ def for_arch(parameters: Sequence[Parameter], arch: str) -> tuple[Parameter, ...
 
 
 def fnuz_values(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """float8_e4m3fn -> float8_e4m3fnuz of half the value; ValueError for NaN.
+    """Convert float8_e4m3fn to float8_e4m3fnuz of half the value; ValueError for NaN.
 
-    `out` may be memory of the same bytes, that of `values` itself included.
+    `out` may be any memory of the same size, even that of `values`.
     """
     out = np.empty(values.shape, E4M3FNUZ) if out is None else out.view(E4M3FNUZ)
     codes, converted = (array.reshape(-1).view(np.uint8) for array in (values, out))
-    # In blocks: a stack of experts is large, and so would be the masks over it.
+    # In blocks: masks over a whole stack of experts would be as large as the stack.
     for start in range(0, codes.size, _BLOCK):
         block = codes[start : start + _BLOCK]
         if ((block & _NAN_BITS) == _NAN_BITS).any():
@@ -51,7 +51,7 @@ def fnuz_values(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray
 
 
 def fnuz_scale(scale: np.ndarray) -> np.ndarray:
-    """The scale that goes with `fnuz_values`, of the same dtype."""
+    """Return the scale for `fnuz_values`, in the same dtype."""
     return scale * scale.dtype.type(2)
 
 

@@ -1,4 +1,4 @@
-"""What is read off the bytes of an array: its checksum, and whether all its numbers are finite."""
+"""Compute checksums and find non-finite numbers in the bytes of arrays."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 ALGORITHM = "sha256"
-"""The fastest of hashlib on processors with SHA instructions: 1.5 times blake2b."""
+"""hashlib's fastest algorithm on processors with SHA instructions: 1.5 times blake2b."""
 _EXPONENTS: dict[np.dtype, tuple[type[np.unsignedinteger], int]] = {
     np.dtype(np.float16): (np.uint16, 0x7C00),
     np.dtype(ml_dtypes.bfloat16): (np.uint16, 0x7F80),
@@ -16,23 +16,22 @@ _EXPONENTS: dict[np.dtype, tuple[type[np.unsignedinteger], int]] = {
     np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, 0x7F),
     np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, 0xFF),
 }
-"""The bits that are all set in NaN and infinities and in nothing else."""
+"""Bits that are all set in NaN and infinities, and in no other value."""
 _BLOCK = 2**18
 
 
 def checksum(array: np.ndarray) -> str:
-    """Hexadecimal digest of an array's bytes; shape and dtype don't enter."""
+    """Return the hexadecimal digest of an array's bytes, without shape and dtype."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hashlib.new(ALGORITHM, flat.data).hexdigest()
 
 
 def all_finite(array: np.ndarray) -> bool:
-    """Whether no number is NaN or infinite; integers never are. Faster than isfinite on 16
-    bits."""
+    """Return whether all numbers are finite; integers are. Faster than isfinite on 16 bits."""
     if array.dtype not in _EXPONENTS:
         return True
     word, exponent = _EXPONENTS[array.dtype]
     bits, mask = np.ascontiguousarray(array).reshape(-1).view(word), word(exponent)
-    # In blocks: an embedding is large, and so would be the masks over it.
+    # In blocks: masks over a whole embedding would be as large as the embedding.
     blocks = (bits[start : start + _BLOCK] for start in range(0, bits.size, _BLOCK))
     return not any(((block & mask) == mask).any() for block in blocks)

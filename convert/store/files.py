@@ -1,4 +1,4 @@
-"""Files of a store: their names and sizes, links refused; and writing that waits for the disk."""
+"""List the files of a store, refuse links, and write files durably."""
 
 import os
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from eagle3_jax.replace_file import replaced
 
 
 def files_below(directory: Path) -> dict[str, int]:
-    """Path relative to a directory -> size in bytes; none without the directory.
+    """Return each file's path relative to the directory, with its size in bytes.
 
-    Raises ValueError for a link: it could lead anywhere.
+    Without the directory there are none. Raises ValueError for a link, which could lead anywhere.
     """
     sizes = {}
     for path in chain([directory], directory.rglob("*")):
@@ -25,7 +25,7 @@ def files_below(directory: Path) -> dict[str, int]:
 
 
 def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """A line for each file that is missing, of another size or not expected."""
+    """Return a line for each file that is missing, unexpected or of another size."""
     lines = []
     for name in sorted({*found, *expected}):
         if name not in found:
@@ -38,14 +38,14 @@ def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Writes a file and waits for the disk; it appears complete or not at all."""
+    """Write a file atomically and wait until it is on disk."""
     with replaced(path) as file:
         file.write(content)
     sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
-    """Waits until the directory's entries are on disk."""
+    """Wait until the directory's entries are on disk."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Parameters in groups: one Orbax item each, written at once and never again."""
+"""Group parameters into Orbax items, each of which is written once."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,15 @@ class Item:
 
     @property
     def nbytes(self) -> int:
-        """Sum over the parameters."""
+        """Total size of the parameters in bytes."""
         return sum(parameter.nbytes for parameter in self.parameters)
 
 
 def group(parameters: Sequence[Parameter], item_bytes: int = ITEM_BYTES) -> tuple[Item, ...]:
-    """Follows the model's tree: a module is one item if it fits `item_bytes`, else it is split.
+    """Group by the model's tree: a module that fits `item_bytes` is one item, else it is split.
 
-    What a split module keeps after its large children have left stays together under the
-    module's name. A parameter larger than `item_bytes` is an item of its own. Raises ValueError
-    for a path that occurs twice.
+    The small children of a split module form one item under the module's name. A parameter larger
+    than `item_bytes` is an item by itself. Raises ValueError for a path that occurs twice.
     """
     seen: set[str] = set()
     for parameter in parameters:
@@ -60,6 +59,6 @@ def _split(prefix: str, parameters: tuple[Parameter, ...], limit: int) -> Iterat
 
 
 def _child(prefix: str, path: str) -> str:
-    """`layers`, `layers.3.mlp.gate.kernel` -> `layers.3`."""
+    """Return `layers.3` for prefix `layers` and path `layers.3.mlp.gate.kernel`."""
     rest = path[len(prefix) :].lstrip(".")
     return f"{prefix}.{rest.partition('.')[0]}".lstrip(".")

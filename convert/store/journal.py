@@ -1,7 +1,7 @@
-"""The journal of an unfinished store: what a killed run has finished.
+"""Journal of an unfinished store: the items that an interrupted run completed.
 
-The first line says what the run was asked for; every further line is one item, appended once the
-item's files are on disk. A kill can tear the last line at most, and that item is written again.
+The first line describes the request. Every further line is one item, appended once the item's files
+are on disk. A kill can damage only the last line; that item is written again.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ Finished = dict[str, FinishedItem]
 
 
 class Journal:
-    """Appends finished items; holds a lock against a second run while it is open."""
+    """An open journal of finished items, with a lock that excludes a second run."""
 
     def __init__(self, file: IO[bytes], finished: Finished) -> None:
         self._file = file
@@ -30,10 +30,10 @@ class Journal:
     @classmethod
     @contextmanager
     def open(cls, directory: Path, request: Mapping[str, Any]) -> Iterator[Self]:
-        """Opens or begins the journal in `directory`, and gives the lock back when the block ends.
+        """Open or create the journal in `directory`, and hold its lock for the block.
 
-        Raises ValueError when the journal belongs to another request, naming what differs, when it
-        is damaged, and when another process is writing it.
+        Raises ValueError if the journal belongs to another request (naming the difference), is
+        damaged, or is being written by another process.
         """
         with (directory / JOURNAL_FILE).open("a+b") as file:
             _lock(file, directory)
@@ -46,7 +46,7 @@ class Journal:
             yield cls(file, finished)
 
     def append(self, item: FinishedItem) -> None:
-        """Records an item as finished, on disk when this returns."""
+        """Record an item as finished; the record is on disk on return."""
         _append(self._file, asdict(item))
         self.finished[item.item] = item
 
@@ -96,7 +96,7 @@ def _check_same(begun: Mapping[str, Any], request: Mapping[str, Any], directory:
 
 
 def _changed_files(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Names the first of the source's files that are not as they were."""
+    """Return a note that names the first source file that changed."""
     before = begun.get("source")
     before = before if isinstance(before, list) else []
     names = [file["name"] for file in request["source"] if file not in before]

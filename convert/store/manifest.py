@@ -1,4 +1,4 @@
-"""The manifest: all that a store holds, and what it was made from."""
+"""The manifest: the contents of a store and its origin."""
 
 import json
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ Format = Annotated[Mapping[str, str], AfterValidator(_known_format)]
 
 @dataclass(frozen=True)
 class Origin:
-    """What decides a store's content besides the weights: it must agree when a run is resumed.
+    """The facts besides weights that determine a store; a resumed run must have the same.
 
-    arch: the accelerator whose number formats are used. options: the conversion's own, with what
-    was assumed. formats: parameters that stay quantised -> names of the formats of their weights
-    and activations. tensors: logical names of the source's weights with their shapes.
+    `arch` is the accelerator whose number formats are used. `options` are the conversion's, with
+    its assumptions. `formats` maps quantised parameters to the formats of weights and activations,
+    and `tensors` the source's logical weight names to their shapes.
     """
 
     source: tuple[SourceFile, ...]
@@ -61,10 +61,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Contents:
-    """What lies in a store besides its manifest.
+    """The contents of a store besides its manifest.
 
-    files: every file of the items, by its path in the store, with its size in bytes. side_files:
-    SHA-256 of the configuration and of the other files outside of the items.
+    `files` maps every file of the items, by its path in the store, to its size in bytes.
+    `side_files` maps the configuration and other files outside the items to their SHA-256.
     """
 
     parameters: tuple[StoredParameter, ...] = field(repr=False)
@@ -86,12 +86,12 @@ class Manifest:
 
     @property
     def parameters(self) -> tuple[StoredParameter, ...]:
-        """All of them, in the model's order."""
+        """All parameters, in the model's order."""
         return self.contents.parameters
 
     @property
     def totals(self) -> dict[str, int]:
-        """Numbers of parameters, of items and of bytes."""
+        """Numbers of parameters, items and bytes."""
         return {
             "parameters": len(self.parameters),
             "items": len({parameter.item for parameter in self.parameters}),
@@ -100,19 +100,19 @@ class Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Writes the manifest, on disk when this returns."""
+    """Write the manifest; it is on disk on return."""
     fields = {
         **_heading(),
         "totals": manifest.totals,
         **asdict(manifest.origin),
         **asdict(manifest.contents),
     }
-    # No newline: without its last byte, too, it is no JSON.
+    # No final newline, so that a file without its last byte is not valid JSON.
     write_durably(directory / MANIFEST_FILE, json.dumps(fields, indent=1).encode())
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Reads a store's manifest; FileNotFoundError without one, ValueError when it is damaged."""
+    """Read a store's manifest; FileNotFoundError if there is none, ValueError if it is damaged."""
     file = directory / MANIFEST_FILE
     fields, made = read_json(file), _heading()
     found = {name: fields.get(name) for name in made}

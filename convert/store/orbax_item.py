@@ -1,7 +1,6 @@
-"""One item as Orbax writes it: a folder with an OCDBT database of uncompressed Zarr arrays.
+"""Write and read one Orbax item: a folder with an OCDBT database of uncompressed Zarr arrays.
 
-Orbax itself makes a folder appear complete or not at all; what it leaves behind when killed has
-another name.
+Orbax writes a folder atomically; an interrupted write leaves a folder with another name.
 """
 
 import functools
@@ -20,14 +19,14 @@ from convert.files.box import Box, box_of, box_shape, hull, whole, within
 
 SMALLEST_CHUNK, LARGEST_CHUNK = 2**20, 16 * 2**20
 CHUNKS = 64
-"""A matrix is cut in 8 x 8 or so: of eight processes each reads little more than its own share."""
+"""Chunks of a matrix, about 8 x 8: each of eight processes reads little more than its shard."""
 FILE_BYTES = 32 * 2**20
-"""OCDBT keeps a data file in memory until it is on disk, and several are under way at a time."""
+"""OCDBT keeps several data files in memory until they are on disk."""
 SLAB_BYTES = 64 * 2**20
 
 
 def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays by path as one new item; on disk when this returns. OSError if it cannot be."""
+    """Write arrays by path as one new item; it is on disk on return. OSError if writing fails."""
     arguments = ocp.args.PyTreeSave(
         dict(arrays),
         save_args={path: _save_args(array) for path, array in arrays.items()},
@@ -36,7 +35,7 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     before, sys.unraisablehook = sys.unraisablehook, _without_late_reports
     try:
         _checkpointer().save(directory, args=arguments)
-    except ValueError as error:  # what TensorStore makes of a full disk
+    except ValueError as error:  # TensorStore's error for a full disk
         raise OSError(f"cannot write {directory}, repeat the command to resume: {error}") from error
     sys.unraisablehook = before
 
@@ -44,10 +43,10 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def read_sharded(
     stored: ts.TensorStore, dtype: np.dtype, sharding: jax.sharding.Sharding
 ) -> jax.Array:
-    """One parameter laid out by `sharding`.
+    """Return one parameter laid out by `sharding`.
 
-    The devices of a process take their slices from what it reads once: the box of all of them. A
-    chunk, a whole expert say, would else be read for each device that holds part of it.
+    The process reads the box around all its devices' slices once, and its devices take their slices
+    from it. Otherwise a chunk, such as a whole expert, would be read once for each device.
     """
     indices = sharding.addressable_devices_indices_map(stored.shape).values()
     box = hull([box_of(index, stored.shape) for index in indices])
@@ -60,7 +59,7 @@ def read_sharded(
 
 
 def open_array(directory: Path, path: str) -> ts.TensorStore:
-    """One parameter of an item, unread."""
+    """Open one parameter of an item without reading it."""
     kvstore = {**_database(directory), "path": path}
     spec = {"driver": "zarr", "kvstore": kvstore, "fill_missing_data_reads": False}
     return ts.open(spec, read=True).result()
@@ -71,7 +70,7 @@ def _database(directory: Path) -> dict[str, Any]:
 
 
 def read_array(stored: ts.TensorStore, box: Box | None = None) -> np.ndarray:
-    """What lies in a box, or all; in slabs, since TensorStore buffers all that it reads."""
+    """Read a box, or the whole array, in slabs, because TensorStore buffers everything it reads."""
     box = whole(stored.shape) if box is None else box
     out = np.empty(box_shape(box), stored.dtype.numpy_dtype)
     for slab in _slabs(stored, box):
@@ -80,24 +79,24 @@ def read_array(stored: ts.TensorStore, box: Box | None = None) -> np.ndarray:
 
 
 def paths_of(directory: Path) -> set[str]:
-    """The paths of an item's arrays; ValueError when its database is damaged."""
+    """Return the paths of an item's arrays; ValueError if its database is damaged."""
     keys = ts.KvStore.open(_database(directory)).result().list().result()
     names = [key.decode(errors="replace").rpartition("/") for key in keys]
     return {path for path, _, name in names if name == ".zarray"}
 
 
 def _without_late_reports(unraisable: "sys.UnraisableHookArgs") -> None:
-    """The unraisable hook that stays after a failed write.
+    """Unraisable hook that stays installed after a failed write.
 
-    Orbax raises at the first array that fails and closes its event loop; TensorStore's threads
-    then print a traceback for each other array that wanted to report to that loop.
+    Orbax raises for the first array that fails and closes its event loop. TensorStore's threads
+    then print a traceback for every other array that reports to that loop.
     """
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 
 
 def _slabs(stored: ts.TensorStore, box: Box) -> Iterator[Box]:
-    """Whole chunks of about SLAB_BYTES, along the axis that is cut into most chunks."""
+    """Yield boxes of whole chunks, about SLAB_BYTES each, along the axis with the most chunks."""
     shape, itemsize = stored.shape, stored.dtype.numpy_dtype.itemsize
     if math.prod(shape) <= 1:
         yield box
@@ -114,7 +113,7 @@ def _slabs(stored: ts.TensorStore, box: Box) -> Iterator[Box]:
 
 
 def _save_args(array: np.ndarray) -> ocp.SaveArgs:
-    """Stacked weights are cut row by row, others along their longest axes in turn."""
+    """Cut stacked weights row by row, and others along their longest axes in turn."""
     if array.ndim > 2:
         return ocp.SaveArgs(chunk_byte_size=LARGEST_CHUNK, shard_axes=(0,))
     chunk = min(max(array.nbytes // CHUNKS, SMALLEST_CHUNK), LARGEST_CHUNK)

@@ -1,4 +1,4 @@
-"""What a store is made of: named arrays that are read when their turn comes."""
+"""The named, lazily read arrays that form a store."""
 
 import math
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Parameter:
-    """One array of the converted model.
+    """One array of the converted model, read on demand.
 
-    path: dotted path in the Flax model, in a store the parameter's name.
-    read: returns the array [*shape] of `dtype`, in memory of its own; ValueError for bad values.
-    tensors: names of what it is read from, one for each row where it is a stack; itself if empty.
+    `path` is the dotted path in the Flax model, its name in a store. `read` returns the array in
+    its own memory, or raises ValueError for bad values. `tensors` names the tensors it is read
+    from, one per row of a stack; empty means the parameter itself.
     """
 
     path: str

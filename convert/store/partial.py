@@ -1,4 +1,4 @@
-"""The directory in which a store is built: ours alone, or left as it is."""
+"""Manage the directory in which a store is built, without touching foreign files."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from convert.store.records import FinishedItem
 
 ITEMS = "items"
 _UNFINISHED = ".orbax-checkpoint-tmp"
-"""Behind an item's name while Orbax writes it."""
+"""Suffix of an item's name while Orbax writes it."""
 
 
 def partial_directory(destination: Path) -> Path:
-    """Where a store is built until it is complete."""
+    """Return the directory in which a store is built until it is complete."""
     return destination.with_name(destination.name + ".partial")
 
 
 def refuse_existing(destination: Path) -> None:
-    """Raises ValueError when there is something at the destination."""
+    """Raise ValueError if the destination exists."""
     if destination.exists() or destination.is_symlink():
         raise ValueError(f"{destination} exists; give a new directory, or delete it first")
 
 
 def claim(partial: Path) -> None:
-    """Makes the directory, or takes the one that an interrupted run has left.
+    """Create the directory, or take over that of an interrupted run.
 
-    Raises ValueError, and touches nothing, for a link and for content without a journal.
+    Raises ValueError, and changes nothing, for a link or for content without a journal.
     """
     if partial.is_symlink() or (partial.exists() and not partial.is_dir()):
         raise ValueError(f"{partial} is no directory of ours; move it away, or give another DST")
@@ -43,12 +43,12 @@ def claim(partial: Path) -> None:
 
 
 def check_items(partial: Path, items: Mapping[str, Item], finished: Finished) -> list[Path]:
-    """The folders of items that were not finished.
+    """Return the folders of unfinished items.
 
-    Raises ValueError for finished items that are not those of the plan or not on disk as they were
-    written, for links, and for entries that no run of ours has made.
+    Raises ValueError for finished items that differ from the plan or from their files, for links,
+    and for entries that no run of ours created.
     """
-    files_below(partial / ITEMS)  # No link in it, at whatever depth.
+    files_below(partial / ITEMS)  # Refuses links at any depth.
     for name, done in finished.items():
         if not _as_planned(items.get(name), done):
             raise ValueError(
@@ -69,7 +69,7 @@ def check_items(partial: Path, items: Mapping[str, Item], finished: Finished) ->
 
 
 def discard(partial: Path) -> None:
-    """Deletes what a run of ours has made, and the directory if nothing else is in it."""
+    """Delete the run's files, and the directory if it contains no others."""
     shutil.rmtree(partial / ITEMS)
     (partial / JOURNAL_FILE).unlink()
     if not any(partial.iterdir()):

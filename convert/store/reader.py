@@ -18,22 +18,21 @@ from convert.store.records import StoredParameter
 
 @dataclass(frozen=True)
 class Store:
-    """A finished store; nothing but its manifest is read until `read`."""
+    """A finished store. Only its manifest is read before `read` is called."""
 
     directory: Path
     manifest: Manifest
     parameters: Mapping[str, StoredParameter]
 
     def read(self, path: str) -> np.ndarray:
-        """A parameter; KeyError for one the store has not, ValueError where its files are
-        damaged."""
+        """Read a parameter; KeyError if the store lacks it, ValueError if files are damaged."""
         with self._opened(path) as stored:
             return read_array(stored)
 
     def read_sharded(
         self, path: str, sharding: jax.sharding.Sharding, dtype: np.dtype | None = None
     ) -> jax.Array:
-        """The same in `dtype` on the devices of a sharding."""
+        """Read a parameter in `dtype` onto the devices of a sharding."""
         with self._opened(path) as stored:
             return read_sharded(stored, dtype or stored.dtype.numpy_dtype, sharding)
 
@@ -47,22 +46,22 @@ class Store:
                 expected = (parameter.shape, parameter.dtype)
                 raise ValueError(f"expected {expected}, found {found}")
             yield stored
-        except Exception as error:  # Orbax and TensorStore promise no type for damaged files.
+        except Exception as error:  # Orbax and TensorStore raise any type for damaged files.
             reason = next(iter(str(error).splitlines()), repr(error)).partition(" [")[0]
             raise ValueError(f"{path}: cannot be read from {self.directory}: {reason}") from error
 
 
 def is_store(directory: str | Path) -> bool:
-    """Whether the directory is a converted checkpoint."""
+    """Return whether the directory is a converted checkpoint."""
     return (Path(directory) / MANIFEST_FILE).is_file()
 
 
 def open_store(directory: str | Path, *, check_files: bool = True) -> Store:
-    """Opens a converted checkpoint; no file is looked for outside of it.
+    """Open a converted checkpoint; no file outside it is read.
 
-    Raises FileNotFoundError when it is none, ValueError when its manifest is damaged or of
-    another version, when an item is a link and, with `check_files`, when a file is missing or not
-    as long as it was.
+    Raises FileNotFoundError if it is none. Raises ValueError if its manifest is damaged or of
+    another version, if an item is a link and, with `check_files`, if a file is missing or of
+    another size.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
@@ -77,6 +76,6 @@ def open_store(directory: str | Path, *, check_files: bool = True) -> Store:
 
 
 def item_files(directory: Path) -> dict[str, int]:
-    """The files of a store's items, by their paths in the store, with their sizes in bytes."""
+    """Return the files of a store's items by their paths in the store, with sizes in bytes."""
     found = files_below(directory / ITEMS)
     return {f"{ITEMS}/{name}": size for name, size in found.items()}

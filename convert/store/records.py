@@ -1,4 +1,4 @@
-"""What journals and manifests record, read strictly: they may be damaged or forged."""
+"""Records of journals and manifests, validated strictly: files may be damaged or forged."""
 
 import functools
 import math
@@ -22,13 +22,13 @@ from eagle3_jax.config.brief import brief
 Record = TypeVar("Record")
 
 LONGEST = 200
-"""Characters of a value in an error."""
+"""Maximum characters of a value in an error."""
 _DTYPES = {dtype.name: dtype for dtype in (*DTYPES.values(), E4M3FNUZ)}
 _NOWHERE = {"", ".", ".."}
 
 
 def must(hold: Callable[[str], bool], expected: str) -> AfterValidator:
-    """Refuses texts for which a test doesn't hold: they must be what is expected."""
+    """Return a validator that rejects texts for which `hold` is false: "must `expected`"."""
 
     def check(text: str) -> str:
         if not hold(text):
@@ -45,7 +45,7 @@ _IS_ENTRY = must(
     "name one entry of a directory",
 )
 EntryName = Annotated[Name, _IS_ENTRY]
-"""A file or folder, with no way out of the directory that it is looked up in."""
+"""Name of a file or folder that cannot leave its directory."""
 _IS_INSIDE = must(lambda text: _NOWHERE.isdisjoint(text.split("/")), "be a path inside the store")
 InsidePath = Annotated[str, _PRINTABLE, _IS_INSIDE]
 DtypeName = Annotated[str, must(_DTYPES.__contains__, f"be one of {', '.join(_DTYPES)}")]
@@ -57,9 +57,9 @@ Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class StoredParameter:
-    """One parameter in a store: where it lies, and the checksum of its bytes.
+    """One parameter in a store: its item, and the checksum of its bytes.
 
-    nonfinite: the tensors of the source, or the parameter itself, that hold NaN or infinities.
+    `nonfinite` names the source's tensors, or the parameter itself, that hold NaN or infinities.
     """
 
     path: Name
@@ -77,7 +77,7 @@ class StoredParameter:
 
 @dataclass(frozen=True)
 class FinishedItem:
-    """An item whose files are on disk: files are paths inside it with their sizes in bytes."""
+    """An item whose files are on disk; `files` maps paths inside it to sizes in bytes."""
 
     item: EntryName
     parameters: tuple[StoredParameter, ...] = field(repr=False)
@@ -89,9 +89,9 @@ class FinishedItem:
 
 
 def read_record(kind: type[Record], raw: bytes) -> Record:
-    """Reads a dataclass from a JSON object that may have more fields.
+    """Read a dataclass from a JSON object, which may have more fields.
 
-    Raises ValueError, one line, for anything that is not exactly of the fields' types.
+    Raises ValueError, in one line, for values that do not have exactly the fields' types.
     """
     parse_object(raw, unique_names=True)
     try:

@@ -1,4 +1,4 @@
-"""What a store was made from: fingerprints of the source's files, which aren't read whole."""
+"""Fingerprint the files that a store was made from, without reading them whole."""
 
 import hashlib
 import os
@@ -12,8 +12,8 @@ from convert.files.safetensors_files import MAX_HEADER_BYTES
 
 HASHED_WHOLE = ("config.json", "model.safetensors.index.json")
 BLOCKS, BLOCK_BYTES = 256, 4096
-"""Of a file's weights as many blocks are read, evenly spread, its first and last bytes in them:
-all of a file up to 1 MiB."""
+"""Sample of a file's weights: evenly spread blocks that include the first and last bytes. Files up
+to 1 MiB are read whole."""
 COPIED = (
     "config.json",
     "generation_config.json",
@@ -23,15 +23,15 @@ COPIED = (
     "chat_template*",
     "preprocessor_config.json",
 )
-"""Patterns of the files that make a store serve alone."""
+"""Patterns of the files that a store needs to serve without its source."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file of the source.
 
-    changed_ns: when it was changed, in nanoseconds since 1970. sample: SHA-256 of a JSON file, or
-    of the header and the blocks of a safetensors file.
+    `changed_ns` is its modification time in nanoseconds since 1970. `sample` is the SHA-256 of a
+    JSON file, or of the header and sampled blocks of a safetensors file.
     """
 
     name: str
@@ -41,22 +41,22 @@ class SourceFile:
 
 
 def fingerprint(directory: Path) -> tuple[SourceFile, ...]:
-    """Describes every file that a conversion depends on, reading 1 MiB of weights of each.
+    """Describe every file that a conversion depends on, reading 1 MiB of each file's weights.
 
-    Other weights have another fingerprint unless size, time of change and all sampled bytes agree.
+    Changed weights go unnoticed only if size, modification time and all sampled bytes are equal.
     """
     files = [*directory.glob("*.safetensors"), *(directory / name for name in HASHED_WHOLE)]
     return tuple(_describe(file) for file in sorted(files) if file.is_file())
 
 
 def side_files(directory: Path) -> list[Path]:
-    """Configuration, tokenizer and chat template."""
+    """Return the configuration, tokenizer and chat template files."""
     found = {file for pattern in COPIED for file in directory.glob(pattern) if file.is_file()}
     return sorted(found)
 
 
 def copy_side_files(source: Path, destination: Path) -> dict[str, str]:
-    """Copies what makes a store serve alone; returns names and SHA-256 of the copies."""
+    """Copy the side files; return their names and the SHA-256 of the copies."""
     sums = {}
     for file in side_files(source):
         shutil.copyfile(file, destination / file.name)
@@ -65,7 +65,7 @@ def copy_side_files(source: Path, destination: Path) -> dict[str, str]:
 
 
 def file_checksum(file: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -88,7 +88,7 @@ def _sample(file: Path, size: int) -> str:
 
 
 def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Offsets and sizes of what is read between two offsets."""
+    """Yield offsets and sizes of the blocks to read between two offsets."""
     if end - start <= BLOCKS * BLOCK_BYTES:
         yield start, end - start
         return

@@ -1,4 +1,4 @@
-"""Verify a store: everything is read back and compared with the manifest."""
+"""Verify a store: read everything and compare it with the manifest."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from convert.store.source import file_checksum
 
 @dataclass(frozen=True)
 class Verification:
-    """What was read back.
+    """The result of reading a store.
 
-    damage: a line for each parameter that is not sound. damaged_files: for each file that is
-    missing, has changed or should not be there.
+    `damage` has a line for each damaged parameter; `damaged_files` has one for each file that is
+    missing, changed or unexpected.
     """
 
     parameters: int
@@ -27,14 +27,14 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether all is as the manifest says."""
+        """True if the store matches its manifest."""
         return not self.damage and not self.damaged_files
 
 
 def verify_store(
     directory: str | Path, on_bytes: Callable[[int], None] = lambda _: None
 ) -> Verification:
-    """Compares files, shapes, bytes and checksums with the manifest.
+    """Compare files, shapes, bytes and checksums with the manifest.
 
     Raises FileNotFoundError and ValueError as `open_store` does for manifests and links.
     """
@@ -63,7 +63,7 @@ def _wrong_side_files(store: Store) -> Iterator[str]:
 
 
 def _wrong_items(store: Store) -> Iterator[str]:
-    """Items that hold other parameters than the manifest says, or that it does not name."""
+    """Yield an error for each item with parameters that the manifest does not list."""
     listed: dict[str, set[str]] = {}
     for parameter in store.parameters.values():
         listed.setdefault(parameter.item, set()).add(parameter.path)
@@ -71,7 +71,7 @@ def _wrong_items(store: Store) -> Iterator[str]:
     for item in sorted({path.name for path in folder.glob("*")} | set(listed)):
         try:
             found = paths_of(folder / item)
-        except Exception:  # Files and parameters say what is missing or damaged.
+        except Exception:  # Checks of files and parameters report the damage.
             continue
         if extra := found - listed.get(item, set()):
             yield f"{item}: holds {sorted(extra)}, which the manifest does not list"

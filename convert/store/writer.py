@@ -1,4 +1,4 @@
-"""Write a store: item by item into DST.partial, which becomes DST when all is there."""
+"""Write a store item by item into DST.partial, which is renamed to DST when it is complete."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ from convert.store.records import FinishedItem, StoredParameter
 from convert.store.source import copy_side_files
 
 READ_AHEAD_BYTES = 2 * ITEM_BYTES
-"""The next item is read while this one is written only if both fit in here."""
+"""Maximum size of the item being written and the next one, which is read meanwhile if both fit."""
 
 OnBytes = Callable[[int], None]
 Check = Callable[[Manifest], None]
@@ -47,15 +47,15 @@ def write_store(
     on_resumed: OnBytes = lambda _: None,
     on_bytes: OnBytes = lambda _: None,
 ) -> Manifest:
-    """Writes all parameters, resuming what an earlier run has finished.
+    """Write all parameters, resuming an interrupted run.
 
     `side_files` is the directory whose configuration and tokenizer are copied. `check` is called
-    when every item is on disk: if it raises, the destination does not appear and the partial one
-    stays to be resumed. `on_resumed` is called with the bytes that earlier runs have written,
-    `on_bytes` with those of each item that is on disk. Peak memory is the largest item, or
-    READ_AHEAD_BYTES if that is more, and a few hundred MiB. Raises ValueError for bad values, and
-    then leaves nothing; for a destination that exists; and for a partial one that was begun
-    otherwise or is not ours.
+    when every item is on disk; if it raises, the destination does not appear and the partial
+    directory stays to be resumed. `on_resumed` receives the bytes of earlier runs, `on_bytes` those
+    of each item that is on disk. Peak memory is the largest item or READ_AHEAD_BYTES, whichever is
+    more, plus a few hundred MiB. Raises ValueError for bad values (and deletes the partial
+    directory), for an existing destination, and for a partial directory of another request or not
+    of ours.
     """
     destination = destination.absolute()
     refuse_existing(destination)
@@ -75,7 +75,7 @@ def write_store(
 
 
 def _request(items: Iterable[Item], origin: Origin) -> dict[str, Any]:
-    """What must agree between a run and the one that resumes it."""
+    """Return the facts that must be equal in a run and the run that resumes it."""
     plan = [
         (item.name, [(p.path, p.shape, p.dtype.name) for p in item.parameters]) for item in items
     ]
@@ -89,7 +89,7 @@ def _request(items: Iterable[Item], origin: Origin) -> dict[str, Any]:
 
 
 def _write_items(partial: Path, items: Sequence[Item], journal: Journal, on_bytes: OnBytes) -> None:
-    """One thread reads ahead, one computes checksums, this one waits for the disk."""
+    """Write items, while one thread reads ahead and another computes checksums."""
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as hasher:
         ahead = None
         for item, following in zip_longest(items, items[1:]):
@@ -101,7 +101,7 @@ def _write_items(partial: Path, items: Sequence[Item], journal: Journal, on_byte
                 for parameter in item.parameters
             ]
             save_item(partial / ITEMS / item.name, arrays)
-            # A name for the arrays would keep them in memory while the next ones are read.
+            # A reference would keep the arrays in memory while the next ones are read.
             del arrays
             sync_directory(partial / ITEMS)
             entries = tuple(entry.result() for entry in stored)
@@ -120,7 +120,7 @@ def _read(item: Item) -> dict[str, np.ndarray]:
 
 
 def _arrays(reading: Future[dict[str, np.ndarray]], partial: Path) -> dict[str, np.ndarray]:
-    """Bad values can't become good by resuming: nothing is left of the run."""
+    """Return the arrays; after bad values, which a resumed run cannot cure, delete the store."""
     try:
         return reading.result()
     except ValueError:
@@ -141,7 +141,7 @@ def _describe(item: str, parameter: Parameter, array: np.ndarray) -> StoredParam
 
 
 def _nonfinite(parameter: Parameter, array: np.ndarray) -> tuple[str, ...]:
-    """The tensors that hold NaN or infinities."""
+    """Return the names of the tensors that hold NaN or infinities."""
     if all_finite(array):
         return ()
     tensors = parameter.tensors or (parameter.path,)

@@ -1,4 +1,4 @@
-"""Chat templates, rendered as data in a sandbox, with what people typed kept apart from markup."""
+"""Render chat templates in a sandbox, with users' text kept apart from the template's markup."""
 
 import datetime
 import json
@@ -23,13 +23,13 @@ BUGS_OF_TEMPLATES = (
     TypeError,
     ValueError,
 )
-"""What expressions in a template may raise besides jinja's own errors."""
+"""Errors besides jinja's own that expressions in a template may raise."""
 MARK = "\ud800"
-"""Half a surrogate pair: no sound text has one, and encoded text never does."""
+"""Half a surrogate pair, which neither valid nor encoded text contains."""
 
 
 def compile_template(source: str, origin: str) -> Template:
-    """Compiles a template; ValueError, naming its origin, when it is not valid jinja."""
+    """Compile a template; ValueError, naming its origin, if it is not valid jinja."""
     environment = _environment()
     # jinja's own filter escapes HTML, which no model was trained on.
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
@@ -43,10 +43,10 @@ def compile_template(source: str, origin: str) -> Template:
 
 @lru_cache(maxsize=8)
 def variables_of(source: str) -> frozenset[str]:
-    """The variables that a valid template reads and does not set itself.
+    """Return the variables that a valid template reads and does not set itself.
 
-    jinja's own function for this works constant expressions out, whatever the environment says: a
-    template with `10 ** 10 ** 8` would hold the process for minutes.
+    jinja's own function evaluates constant expressions regardless of the environment's settings: a
+    template with `10 ** 10 ** 8` would block the process for minutes.
     """
     environment = _environment()
     tracking = meta.TrackingCodeGenerator(environment)
@@ -56,9 +56,9 @@ def variables_of(source: str) -> frozenset[str]:
 
 
 class _Generation(Extension):
-    """Read `{% generation %}` blocks as their content alone.
+    """A jinja extension that reads `{% generation %}` blocks as their content alone.
 
-    Trainers mark with them what the model says in a template that transformers renders.
+    In templates for transformers, trainers mark the model's part of a chat with these tags.
     """
 
     tags: ClassVar[set[str]] = {"generation"}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -70,7 +70,8 @@ class _Generation(Extension):
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    # Nothing is worked out before a chat is rendered, which may be limited: not by the optimiser,
+    # Evaluate nothing before a chat is rendered, which may be limited: disable the optimiser and
+    # the constant folding of output.
     # nor for an output that seems to be constant.
     return ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -82,9 +83,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def break_specials(value: Any, special: SpecialTexts) -> Any:
-    """Puts MARK inside every special string in a JSON value, so that it reads as plain text.
+    """Insert MARK into every special string in a JSON value, so that it is read as plain text.
 
-    Lone surrogates, of which MARK is one, become U+FFFD, which is what they are encoded as.
+    Lone surrogates, such as a MARK in the value, become U+FFFD, which is how they would be encoded.
     """
     if isinstance(value, dict):
         items = value.items()
@@ -95,7 +96,7 @@ def break_specials(value: Any, special: SpecialTexts) -> Any:
 
 
 def sound(text: str) -> str:
-    """The text with U+FFFD for lone surrogates: JSON escapes bring them, UTF-8 has none."""
+    """Replace lone surrogates by U+FFFD: JSON escapes can produce them, UTF-8 cannot hold them."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -104,7 +105,7 @@ def sound(text: str) -> str:
 def render(
     template: Template, messages: Sequence[Any], most_chars: int | None = None, /, **values: Any
 ) -> str:
-    """The text of a chat; ValueError where the template refuses it, or makes more of it."""
+    """Render a chat; ValueError if the template fails or exceeds `most_chars` characters."""
     pieces, size = [], 0
     try:
         for piece in template.generate(messages=messages, **values):

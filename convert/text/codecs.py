@@ -1,4 +1,4 @@
-"""Plain text to base ids and back, by `tiktoken` or by `tokenizers`, special tokens left out."""
+"""Convert plain text to base ids and back by `tiktoken` or `tokenizers`, without special tokens."""
 
 import json
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from eagle3_jax.config.brief import brief
 
 @dataclass(frozen=True)
 class TiktokenCodec:
-    """Kimi's ranks through tiktoken."""
+    """Kimi's ranks, run by tiktoken."""
 
     encoding: tiktoken.Encoding
     vocab_size: int
 
     @classmethod
     def open(cls, path: Path) -> "TiktokenCodec":
-        """Reads a `tiktoken.model`; ValueError when damaged."""
+        """Read a `tiktoken.model`; ValueError if it is damaged."""
         ranks = read_ranks(path)
         encoding = tiktoken.Encoding(
             "kimi", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={}
@@ -40,15 +40,14 @@ class TiktokenCodec:
 
 @dataclass(frozen=True)
 class JsonCodec:
-    """The byte-level model of a tokenizer.json through tokenizers."""
+    """The byte-level model of a tokenizer.json, run by tokenizers."""
 
     model: tokenizers.Tokenizer
     vocab_size: int
 
     @classmethod
     def open(cls, path: Path) -> "tuple[JsonCodec, tuple[SpecialToken, ...]]":
-        """Reads a byte-level tokenizer.json and its added tokens; ValueError for another kind, and
-        for one that is damaged or empty."""
+        """Read a byte-level tokenizer.json and its added tokens; ValueError if it is unusable."""
         content = read_json(path)
         if not content:
             raise ValueError(f"{path} holds no token")
@@ -69,7 +68,7 @@ class JsonCodec:
         return cls(model, max(vocab.values()) + 1), special
 
     def encode(self, text: str) -> list[int]:
-        # Unlike `encode`, it lets other threads run meanwhile.
+        # Unlike `encode`, this releases the GIL.
         return self.model.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -78,4 +77,4 @@ class JsonCodec:
 
 
 Codec = TiktokenCodec | JsonCodec
-"""A byte-level vocabulary in which every text is plain text."""
+"""A byte-level vocabulary for plain text."""

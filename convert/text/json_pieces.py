@@ -1,4 +1,4 @@
-"""Write JSON in pieces: no call of the interpreter's writer holds its lock for long."""
+"""Write JSON in pieces, so that no call of Python's JSON writer holds the GIL for long."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,21 +6,21 @@ from typing import Any
 
 PIECE_CHARS = 2**16
 NUMBERS = 2**12
-"""Entries of a list of numbers that are written at once."""
+"""Numbers of a list that are written at once."""
 
 
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class JsonText(str):
-    """JSON text, which is written as it is."""
+    """JSON text, which is written unchanged."""
 
 
 NULL = JsonText("null")
 
 
 class JsonList:
-    """A list whose items are made while it is written, once."""
+    """A list that can be iterated once; its items are made while it is written."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = items
@@ -67,10 +67,10 @@ def json_pieces(value: Any) -> Iterator[str]:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The JSON text of a value. Halves of characters become escapes, as JSON has them."""
+    """Return the JSON text of a value; lone surrogates become JSON escapes."""
     return b"".join(map(encoded, json_pieces(value)))
 
 
 def encoded(text: str) -> bytes:
-    """Of a piece of JSON."""
+    """Encode a piece of JSON."""
     return text.encode(errors="backslashreplace")

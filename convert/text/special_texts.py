@@ -1,6 +1,6 @@
-"""Where special texts begin in others, found in one pass and never in one long call.
+"""Find special texts in other texts, in one pass and in short calls.
 
-A single search of a long text would hold Python's lock, and with it everybody else, until its end.
+A single search of a long text would hold the GIL until its end.
 """
 
 import re
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 WINDOW = 2**18
-"""Characters that one call searches."""
+"""Maximum characters that one call searches."""
 END = ""
-"""In a tree of characters: a text ends here."""
+"""Key for the end of a text in a tree of characters."""
 
 
 class SpecialTexts:
@@ -20,7 +20,7 @@ class SpecialTexts:
         tree = _tree(texts)
         self._longest = max(map(len, texts), default=1)
         self._pattern = re.compile(_any_of(tree) if tree else "(?!)")
-        # Of every text the first character alone is taken, so that texts that overlap are all seen.
+        # Match only the first character of each text, so that overlapping texts are all found.
         heads = [f"{re.escape(char)}(?={_any_of(rest)})" for char, rest in tree.items()]
         self._heads = re.compile("|".join(heads) or "(?!)")
         edges = {char for text in texts for char in (text[:1], text[-1:])}
@@ -29,7 +29,7 @@ class SpecialTexts:
         self._ended = frozenset(text[-size:] for text in texts for size in range(1, len(text)))
 
     def split(self, text: str) -> Iterator[str]:
-        """Plain and special by turns; the longest where one begins with another."""
+        """Yield plain and special texts in turn; of special texts at one place, the longest."""
         done = 0
         for match in self._found(self._pattern, text):
             yield text[done : match.start()]
@@ -38,9 +38,9 @@ class SpecialTexts:
         yield text[done:]
 
     def broken(self, text: str, mark: str) -> str:
-        """The text with the mark inside every special text.
+        """Insert the mark into every special text.
 
-        Also where the text ends or begins with a part of one, which a neighbour could make whole.
+        A part at the text's begin or end, which a neighbour could complete, gets a mark too.
         """
         if not self._edges.search(text):
             return text
@@ -77,7 +77,7 @@ def _tree(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _any_of(node: dict[str, Any]) -> str:
-    """An expression for every way on from a node: the number of texts costs a search nothing."""
+    """Return a pattern of all texts below a node; the number of texts does not slow a search."""
     chain = []
     while len(node) == 1 and END not in node:
         ((char, node),) = node.items()

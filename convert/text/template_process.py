@@ -1,4 +1,4 @@
-"""Render a chat template in a process of its own; see `serve.limited`."""
+"""Render a chat template in a separate process; see `serve.limited`."""
 
 import json
 from collections.abc import Callable
@@ -10,8 +10,7 @@ from convert.text.typescript_tools import with_tool_declarations
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """Compiles the template. The result answers {"messages", "options"} with {"text"} or
-    {"error"}."""
+    """Compile a template; return its renderer: {"messages", "options"} -> {"text"} or {"error"}."""
     given = json.loads(setup)
     template = compile_template(given["template"], "the chat template")
     special = SpecialTexts(given["special"])

@@ -1,7 +1,7 @@
-"""Kimi's tokenizer files as data: ranks, special tokens and the published split pattern.
+"""Read Kimi's tokenizer files as data: ranks, special tokens and the published split pattern.
 
-`tiktoken.model` holds one base64 token and its rank a line; `tokenizer_config.json` names special
-tokens by id; ids it leaves unnamed, up to 256 after the ranks, are `<|reserved_token_{id}|>`.
+`tiktoken.model` holds one base64 token and its rank a line. `tokenizer_config.json` names special
+tokens by id. Up to 256 ids after the ranks that it does not name are `<|reserved_token_{id}|>`.
 """
 
 import base64
@@ -38,7 +38,7 @@ SPLIT_PATTERN = "|".join(
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A token outside the ranks; `hidden` ones are left out of decoded text."""
+    """A token outside the ranks; decoding omits `hidden` ones."""
 
     token_id: int
     text: str
@@ -46,8 +46,7 @@ class SpecialToken:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Reads tiktoken's ranks; ValueError names the line that is not `base64 rank`, and says so when
-    there is none."""
+    """Read tiktoken's ranks; ValueError for a line that is not `base64 rank` or an empty file."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line:
@@ -67,7 +66,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def read_special_tokens(directory: Path, num_base: int) -> tuple[SpecialToken, ...]:
-    """The named special tokens and the reserved fillers within the model's vocabulary, by id."""
+    """Return named special tokens and reserved fillers within the model's vocabulary, by id."""
     path = directory / CONFIG_FILE
     decoder = _optional_json(path).get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
@@ -89,7 +88,7 @@ def _named(path: Path, token_id: str, entry: Any) -> tuple[int, SpecialToken]:
 
 
 def model_vocab_size(directory: Path) -> int | None:
-    """`vocab_size` of the model in the same directory, when there is one."""
+    """Return `vocab_size` of the model in the same directory, if there is one."""
     path = directory / "config.json"
     config = _optional_json(path)
     inner = config.get("text_config") or config
@@ -100,7 +99,7 @@ def model_vocab_size(directory: Path) -> int | None:
 
 
 def read_eos_token_ids(directory: Path, special: Mapping[str, int]) -> tuple[int, ...]:
-    """Ids that end a turn: those of generation_config.json, the eos token and `<|im_end|>`."""
+    """Return the ids that end a turn: generation_config.json's, the eos token and `<|im_end|>`."""
     path = directory / "generation_config.json"
     generation = _optional_json(path).get("eos_token_id", [])
     listed = generation if isinstance(generation, list) else [generation]
@@ -114,7 +113,7 @@ def read_eos_token_ids(directory: Path, special: Mapping[str, int]) -> tuple[int
 
 
 def read_named_tokens(directory: Path) -> dict[str, str]:
-    """bos_token, eos_token and the like, which templates may name; plain or `content` objects."""
+    """Return bos_token, eos_token etc., which templates may use, from plain or `content` values."""
     config = _optional_json(directory / CONFIG_FILE)
     texts = {
         name: value.get("content") if isinstance(value, dict) else value

@@ -1,7 +1,7 @@
-"""Tokenizers of published checkpoints, read as data: no remote code.
+"""Tokenizers of published checkpoints, read as data without remote code.
 
-A directory with tokenizer.json runs through `tokenizers`, one with tiktoken.model through
-`tiktoken`; both behave the same. Special tokens are recognised only where the caller says so.
+A directory with tokenizer.json uses `tokenizers`, one with tiktoken.model uses `tiktoken`; both
+behave the same. Special tokens are recognised only where the caller asks for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +35,13 @@ TEMPLATE_FILE = "chat_template.jinja"
 TEMPLATE_KEY = "chat_template"
 FILES_WITH_TEMPLATE = (CONFIG_FILE, "chat_template.json")
 DEFAULT_TEMPLATE = "default"
-"""The name of the template that is used where a file has several."""
+"""Name of the template that is used if a file has several."""
 MAX_CHUNK_CHARS = 400_000
 MAX_RUN_CHARS = 25_000
 
 
 class TooManyTokens(ValueError):
-    """A text is longer than `most` tokens."""
+    """A text has more than `most` tokens."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the text has more than {most} tokens")
@@ -50,7 +50,7 @@ class TooManyTokens(ValueError):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Text to token ids and back, and chat messages to prompts."""
+    """A tokenizer: text to token ids and back, and chat messages to prompts."""
 
     codec: Codec = field(repr=False)
     special_tokens: tuple[SpecialToken, ...] = field(repr=False)
@@ -62,21 +62,22 @@ class Tokenizer:
     render_apart: Callable[[Sequence[Any], dict[str, Any]], str] | None = field(
         default=None, repr=False
     )
-    """Breaks the special texts in messages and options and renders them, somewhere else."""
+    """A function that breaks the special texts in messages and options and renders them, in another
+    process."""
 
     def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
-        """Encodes text; with `add_special`, special strings in it become their ids.
+        """Encode text; with `add_special`, special strings in it become their ids.
 
-        Raises TooManyTokens above `most` of them, from the text's length alone where that tells.
+        Raises TooManyTokens above `most` ids, if possible from the text's length alone.
         """
         return self._encode_marked(sound(text), add_special, most)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Decodes ids; incomplete UTF-8 becomes U+FFFD, ids beyond the vocabulary vanish."""
+        """Decode ids; incomplete UTF-8 becomes U+FFFD, ids beyond the vocabulary are omitted."""
         return b"".join(self.token_bytes(i, skip_special) for i in ids).decode(errors="replace")
 
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
-        """The bytes of one token; none beyond the vocabulary and for a skipped special token."""
+        """Return a token's bytes; none beyond the vocabulary or for a skipped special token."""
         token = self._special_by_id.get(token_id)
         if token is None:
             return self.codec.token_bytes(token_id)
@@ -85,17 +86,17 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: Sequence[Any], add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
-        """Renders the checkpoint's template; ValueError when it has none or it refuses."""
+        """Render the checkpoint's template; ValueError if there is none or it fails."""
         options = {"add_generation_prompt": add_generation_prompt, **kwargs}
         return self._render(messages, with_tool_declarations(options, self.template_text or ""))
 
     def encode_chat(
         self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
     ) -> list[int]:
-        """Renders and encodes: the template's special strings become ids, the messages' do not.
+        """Render and encode a chat; special strings become ids in the template, not in messages.
 
-        Messages and options are JSON values; options are those of `apply_chat_template`, `most`
-        and the error those of `encode`.
+        Messages and options are JSON values. Options are those of `apply_chat_template`; `most` and
+        its error are those of `encode`.
         """
         if self.render_apart is not None:
             return self._encode_marked(self.render_apart(messages, kwargs), True, most)
@@ -115,7 +116,7 @@ class Tokenizer:
         return render(self.template, messages, **{**defaults, **options})
 
     def _encode_marked(self, text: str, add_special: bool, most: int | None) -> list[int]:
-        """Encodes text without the marks in it."""
+        """Encode text without the marks in it."""
         size = len(text.replace(MARK, "").encode(errors="replace"))
         if most is not None and size > most * self.longest_token:
             raise TooManyTokens(most)
@@ -127,7 +128,7 @@ class Tokenizer:
         return ids
 
     def _pieces(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of special texts and of what lies between them."""
+        """Yield the ids of special texts and of the texts between them."""
         for piece in self._special_texts.split(text):
             token_id = self._special_by_text.get(piece)
             if token_id is None:
@@ -152,9 +153,9 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | Path | Source) -> Tokenizer:
-    """Loads a checkpoint's tokenizer and chat template, from its directory or by its hub id.
+    """Load a checkpoint's tokenizer and chat template from a directory or by hub id.
 
-    Raises FileNotFoundError without tokenizer.json and tiktoken.model, ValueError if damaged.
+    Raises FileNotFoundError without tokenizer.json and tiktoken.model, ValueError for damage.
     """
     directory = find_checkpoint(path, TOKENIZER_ALONE)
     if (directory / TOKENIZER_FILE).is_file():
@@ -180,8 +181,7 @@ def load_tokenizer(path: str | Path | Source) -> Tokenizer:
 def _read_template(directory: Path) -> str | None:
     """Return the text of chat_template.jinja, or else the template in one of the JSON files.
 
-    Raises:
-        ValueError: The JSON has something else in the template's place.
+    Raises ValueError if the JSON field holds neither text nor named templates.
     """
     if (directory / TEMPLATE_FILE).is_file():
         return (directory / TEMPLATE_FILE).read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ def _read_template(directory: Path) -> str | None:
 
 
 def _default_template(source: Any, file: Path) -> str:
-    """Return a template that is a text, or the default one of several, as transformers has them."""
+    """Return the template's text; of several, as in transformers, the default one."""
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
         source = {str(entry.get("name")): entry.get("template") for entry in entries}
@@ -207,9 +207,9 @@ def _default_template(source: Any, file: Path) -> str:
 
 
 def split_long_text(text: str) -> Iterator[str]:
-    """Cuts text where Kimi's own tokenizer does, so that ids agree and time stays linear.
+    """Cut text where Kimi's own tokenizer does, so that ids agree and time stays linear.
 
-    Every 400,000 characters, and inside them after 25,000 that are all space or all not.
+    Cuts are every 400,000 characters, and in between after 25,000 that are all space or all not.
     """
     for start in range(0, len(text), MAX_CHUNK_CHARS):
         yield from _split_runs(text[start : start + MAX_CHUNK_CHARS])

@@ -1,4 +1,4 @@
-"""tokenizer.json: written from Kimi's tiktoken files, so that plain AutoTokenizer loads them."""
+"""Write tokenizer.json from Kimi's tiktoken files, so that plain AutoTokenizer loads them."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def write_tokenizer_json(directory: str | Path) -> Path:
-    """Writes a tokenizer.json that encodes and decodes as the directory's tiktoken.model does."""
+    """Write a tokenizer.json that encodes and decodes like the directory's tiktoken.model."""
     directory = Path(directory)
     ranks = read_ranks(directory / RANKS_FILE)
     content = tokenizer_json(ranks, read_special_tokens(directory, len(ranks)))
@@ -29,7 +29,7 @@ def write_tokenizer_json(directory: str | Path) -> Path:
 
 
 def tokenizer_json(ranks: Mapping[bytes, int], special: tuple[SpecialToken, ...]) -> dict[str, Any]:
-    """The file's content: byte-level BPE whose merges carry tiktoken's priorities."""
+    """Return the file's content: byte-level BPE whose merges have tiktoken's priorities."""
     split = {"type": "Split", "pattern": {"Regex": SPLIT_PATTERN}, "behavior": "Isolated"}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     return {
@@ -61,12 +61,12 @@ def tokenizer_json(ranks: Mapping[bytes, int], special: tuple[SpecialToken, ...]
 
 
 def bytes_of(printable: str) -> bytes:
-    """The bytes behind a byte-level token's printable form."""
+    """Return the bytes of a byte-level token's printable form."""
     return bytes(_BYTE_OF_CHAR[char] for char in printable)
 
 
 def _merges(ranks: Mapping[bytes, int]) -> list[tuple[str, str]]:
-    """Every split of every token into two tokens: tiktoken joins any neighbours that form one."""
+    """Return every split of a token into two tokens: tiktoken joins neighbours that form one."""
     return [
         (_printable(token[:cut]), _printable(token[cut:]))
         for token in sorted(ranks, key=ranks.__getitem__)
@@ -85,7 +85,7 @@ def _printable(token: bytes) -> str:
 
 
 def _byte_level_alphabet() -> dict[int, str]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes for U+0100 and on."""
+    """Return GPT-2's alphabet: printable Latin-1 is itself, other bytes are U+0100 and above."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {

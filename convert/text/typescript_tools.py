@@ -1,8 +1,8 @@
-"""Tool declarations as a TypeScript namespace, the form that Kimi-K2.5 and later were trained on.
+"""Declare tools as a TypeScript namespace, the form that Kimi-K2.5 and later were trained on.
 
-Their published tokenizer class writes the request's tools as TypeScript types and hands the text to
-the chat template as `tools_ts_str`. The template prints the tools as JSON where the text is missing
-or empty. A template that reads the variable gets it here, whatever the checkpoint is called.
+Their published tokenizer class writes the request's tools as TypeScript types and passes the text
+to the chat template as `tools_ts_str`. The template prints the tools as JSON if the text is missing
+or empty. Any template that reads the variable gets it here, whatever the checkpoint's name.
 """
 
 import json
@@ -14,14 +14,15 @@ from convert.text.chat_template import variables_of
 
 VARIABLE = "tools_ts_str"
 MAX_DEPTH = 128
-"""Schemas inside each other. The published code raises at about 250, where Python's stack ends."""
+"""Maximum nesting of schemas. The published code fails at about 250, where Python's stack ends."""
 MAX_CHARACTERS = 2**22
-"""Of a schema's text: more than a context holds. Deep schemas make long texts of short bodies."""
+"""Maximum length of a schema's text, more than a context holds: short bodies can make long
+texts."""
 UNDECLARABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors that mean that the tools can only be shown as JSON."""
+"""Errors after which the tools can be shown as JSON only."""
 IN_TYPE_LISTS = {name: name for name in ("string", "number", "boolean", "null")}
 IN_TYPE_LISTS |= {"integer": "number", "object": "{}", "array": "Array<any>"}
-"""The text of each type that a list of types may name."""
+"""Text of each type that a list of types may name."""
 CHECKED_IN_ENUMS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
@@ -39,11 +40,9 @@ BOUNDS: dict[str, tuple[str, ...]] = {
 
 
 def with_tool_declarations(options: Mapping[str, Any], template: str) -> dict[str, Any]:
-    """Return a template's variables with its tools sorted and declared, if it reads declarations.
+    """Return a template's variables, with tools sorted and declared if it reads declarations.
 
-    Args:
-        options: Variables of the template, with the request's `tools` among them.
-        template: The template's text.
+    `options` are the template's variables, the request's `tools` among them.
     """
     tools = options.get("tools")
     if not tools or VARIABLE not in variables_of(template):
@@ -63,14 +62,10 @@ def sorted_by_key(value: Any) -> Any:
 
 
 def declare_tools(tools: Sequence[Any]) -> str | None:
-    """Return the namespace of a request's functions.
+    """Return the namespace of a request's functions, "" if there are none.
 
-    Args:
-        tools: Tools in OpenAI's form, with keys already sorted.
-
-    Returns:
-        The text, empty without a function. None if a tool has a schema that the form cannot show;
-        one such tool makes all of them JSON, as in the published code.
+    `tools` are in OpenAI's form with sorted keys. Returns None if a tool has a schema that this
+    form cannot show: then all tools are shown as JSON, as in the published code.
     """
     try:
         functions = [tool.get("function") for tool in tools if tool.get("type") == "function"]
@@ -86,9 +81,9 @@ class _Names:
     """Names that the schemas of one function may use, updated as they are read in order.
 
     Attributes:
-        definitions: Schemas of the `$defs` that were read, by name.
-        parameters_named: Whether a schema referred to the parameters themselves, by `#`.
-        depth: Number of schemas around the one that is read.
+        definitions: schemas of the `$defs` that were read, by name.
+        parameters_named: whether a schema referred to the parameters themselves by `#`.
+        depth: number of schemas around the current one.
     """
 
     def __init__(self) -> None:
@@ -97,7 +92,7 @@ class _Names:
         self.depth = 0
 
     def resolve(self, reference: str) -> str:
-        """Return the name that stands for a `$ref`; ValueError if it names nothing read so far."""
+        """Return the name of a `$ref`; ValueError if it refers to nothing read so far."""
         if reference == "#":
             self.parameters_named = True
             return "parameters"
@@ -111,10 +106,8 @@ class _Names:
 class _Object:
     """An object schema that has been read.
 
-    Attributes:
-        schema: The schema.
-        properties: Whether each property is required, and its text, ordered by name.
-        rest: The type of its additional properties, if a schema describes them.
+    `properties` holds, ordered by name, whether each is required and its text. `rest` is the type
+    of additional properties, if a schema describes them.
     """
 
     schema: dict[str, Any]
@@ -160,7 +153,7 @@ def _function_text(function: dict[str, Any]) -> str:
 
 
 def _read_object(schema: dict[str, Any], indent: str, names: _Names) -> _Object:
-    """Read an object schema, whose references may name only what was read before them."""
+    """Read an object schema, whose references may name only schemas read before."""
     for name, definition in schema.get("$defs", {}).items():
         names.definitions[name] = definition
     inner, rest = indent + "  ", schema.get("additionalProperties")

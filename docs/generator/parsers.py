@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-MODULES = ("convert.equivalence", "pallas_kernels.bench", "pallas_kernels.aot")
+MODULES = ("convert.equivalence", "eagle3_tools.kernel_bench", "eagle3_tools.aot")
 """What is run as `python -m NAME` and reads flags."""
 
 
@@ -21,9 +21,11 @@ class Reached(BaseException):
 
 
 def entry_points(root: Path) -> dict[str, str]:
-    """Command -> "module:function", as pyproject.toml has them, and then the modules."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    scripts: dict[str, str] = project["project"]["scripts"]
+    """Command -> "module:function", of the product and of the workshop, and then the modules."""
+    scripts: dict[str, str] = {}
+    for folder in (root, root / "tools"):
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+        scripts |= project["project"]["scripts"]
     return scripts | {f"python -m {name}": f"{name}.__main__:main" for name in MODULES}
 
 

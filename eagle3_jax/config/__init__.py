@@ -1,7 +1,7 @@
-"""Frozen model configurations, read from the published `config.json` with its own field names.
+"""Frozen model configurations, read from the published `config.json` under its own field names.
 
-A field that changes the arithmetic and that this engine does not implement is an error here, never
-ignored: a checkpoint either runs as its authors meant it or does not load.
+A field that changes the arithmetic and is not implemented raises an error. A checkpoint either runs
+as its authors intended or does not load.
 """
 
 from eagle3_jax.config.aux_layers import AuxIdConvention as AuxIdConvention

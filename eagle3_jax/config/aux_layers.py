@@ -1,4 +1,4 @@
-"""Which target layers a draft reads: published ids in their two conventions, and ours."""
+"""Target layers that a draft reads: conversion of the two published conventions to one."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -9,17 +9,17 @@ AuxIdConvention = Literal["auto", "before", "after"]
 
 
 def default_aux_layer_ids(num_layers: int) -> tuple[int, ...]:
-    """The triple every engine assumes when a draft names none: before layers 2, N//2, N-3."""
+    """Return the triple that engines assume by default: the inputs of layers 2, N//2 and N-3."""
     return (2, num_layers // 2, num_layers - 3)
 
 
 def canonical_aux_layer_ids(
     ids: Iterable[int] | None, num_layers: int, convention: AuxIdConvention = "auto"
 ) -> tuple[int, ...]:
-    """Turns published aux ids into "before layer k" numbers.
+    """Convert published aux layer ids to "before layer k" numbers.
 
-    Explicit ids are layer outputs ("after k"), unless they equal the default triple, which is
-    vLLM's "before" form; `convention` overrides that reading. Raises ValueError out of range.
+    Explicit ids name layer outputs ("after k"), unless they equal the default triple, which is in
+    vLLM's "before" form. `convention` overrides this rule. Raises ValueError for ids out of range.
     """
     if convention not in ("auto", "before", "after"):
         raise ValueError(f"aux_id_convention must be auto, before or after, got {convention!r}")

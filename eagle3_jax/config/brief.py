@@ -1,4 +1,4 @@
-"""Values of a file inside an error message."""
+"""Short representations of configuration values for error messages."""
 
 import reprlib
 from typing import Any
@@ -10,5 +10,5 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
 def brief(value: Any) -> str:
-    """The value's repr, cut where it is longer or deeper than a reader wants."""
+    """Return the value's repr, truncated if it is long or deeply nested."""
     return _REPR.repr(value)

@@ -1,4 +1,4 @@
-"""A draft's configuration: EAGLE-3, with grouped-query or latent attention."""
+"""Configuration of an EAGLE-3 draft with grouped-query or latent attention."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +18,8 @@ from eagle3_jax.config.targets import refuse_target, refuse_unsupported
 class DraftConfig:
     """An EAGLE-3 draft (arXiv 2503.01840), with the norms that EAGLE-3.1 added.
 
-    num_key_value_heads and head_dim describe grouped-query attention; a draft with `latent` has
-    latent attention instead, of its widths, and the rotated width as head_dim, as in transformers.
+    `num_key_value_heads` and `head_dim` describe grouped-query attention. A draft with `latent` has
+    latent attention of those widths, and `head_dim` is the rotated width, as in transformers.
     """
 
     vocab_size: int
@@ -34,16 +34,16 @@ class DraftConfig:
     max_position_embeddings: int
     rope: RopeConfig
     aux_layer_ids: tuple[int, ...]
-    """Target layers whose inputs feed `fc`: canonical "before layer k" numbers."""
+    """Target layers whose inputs feed `fc`, as "before layer k" numbers."""
     latent: LatentShape | None = None
     norm_before_fc: bool = False
-    """One norm over all aux features before `fc`."""
+    """Apply one norm over all aux features before `fc`."""
     fc_norm: bool = False
-    """One norm for each aux layer's features before `fc`."""
+    """Apply one norm per aux layer before `fc`."""
     norm_before_residual: bool = False
-    """The residual stream starts from the normed state, not from the state."""
+    """Start the residual stream from the normed state instead of the state."""
     norm_output: bool = False
-    """The recurrent state is the layer's output after the final norm, not before."""
+    """Take the recurrent state after the final norm instead of before it."""
 
     @classmethod
     def from_hf(
@@ -53,16 +53,16 @@ class DraftConfig:
         num_target_layers: int,
         aux_id_convention: AuxIdConvention = "auto",
     ) -> "DraftConfig":
-        """Reads a published draft's config.json: plain, SafeAILab's or speculators'.
+        """Read a published draft's config.json: plain, SafeAILab's or speculators' layout.
 
-        Raises ValueError for another architecture and for options that change the arithmetic.
+        Raises ValueError for another architecture and for options that are not implemented.
         """
         refuse_unsupported(config)
         refuse_target(config)
         flat = flat_draft_config(config)
         kind = draft_kind(flat)
         _LAYER.require(flat)
-        pairs = kind == "latent"  # of neighbours are rotated, not of halves
+        pairs = kind == "latent"  # pairs of neighbours are rotated, not halves
         require_values(flat, {"rope_interleave": (pairs,), "rope_is_neox_style": (not pairs,)})
         require_full_attention(flat)
         _require_dense(flat)
@@ -87,25 +87,25 @@ class DraftConfig:
     def with_rope(
         self, *, theta: float | None = None, yarn_factor: float | None = None
     ) -> "DraftConfig":
-        """The same draft with another rotary base or YaRN factor, its softmax scale included.
+        """Return a copy with another rotary base or YaRN factor, which also sets the softmax scale.
 
-        Raises ValueError for a factor where there is no YaRN.
+        Raises ValueError for a YaRN factor if the draft has no YaRN.
         """
         return replace(self, rope=self.rope.overridden(theta=theta, yarn_factor=yarn_factor))
 
     @property
     def num_aux(self) -> int:
-        """How many target layers the draft reads."""
+        """Number of target layers that the draft reads."""
         return len(self.aux_layer_ids)
 
     @property
     def rotary_dim(self) -> int:
-        """How many numbers of a query or key head are rotated."""
+        """Number of rotated dimensions of a query or key head."""
         return self.latent.qk_rope_head_dim if self.latent else self.head_dim
 
     @property
     def latent_attention(self) -> LatentAttentionConfig | None:
-        """Its attention over [embedding, state], or None where that is grouped-query attention."""
+        """Latent attention over [embedding, state], or None for grouped-query attention."""
         if self.latent is None:
             return None
         return LatentAttentionConfig(
@@ -138,7 +138,7 @@ _LAYER = DECODER.extended(
         "use_moe": (False,),
         "num_experts": (0,),
         "num_local_experts": (0,),
-        # Drafts that propose several tokens in one pass: P-EAGLE, PARD, Medusa heads, DFlash
+        # Drafts that propose several tokens per pass: P-EAGLE, PARD, Medusa heads, DFlash.
         "parallel_drafting": (False,),
         "ptd_token_id": (),
         "pard_token": (),
@@ -149,7 +149,7 @@ _LAYER = DECODER.extended(
     },
     ignored=(
         *("parallel_draft_heads_num_layers", "has_lm_head", "qk_head_dim", "train_router"),
-        # Of experts, which the layer has none of
+        # Fields about experts, which the draft's layer does not have.
         *("moe_intermediate_size", "n_shared_experts", "num_experts_per_tok", "moe_layer_freq"),
         *("n_group", "topk_group", "topk_method", "scoring_func", "norm_topk_prob"),
         *("routed_scaling_factor", "num_nextn_predict_layers", "moe_router_dtype"),
@@ -168,14 +168,14 @@ DRAFT_FIELDS = replace(
         ),
     },
 )
-"""The fields of a draft's config.json in any layout."""
+"""Fields of a draft's config.json in all layouts."""
 
 
 def _require_dense(flat: Mapping[str, Any]) -> None:
-    """Raises ValueError where the draft's one layer has experts, as a target's would.
+    """Raise ValueError if the draft's layer has experts.
 
-    `use_moe` false or a dense first layer says that numbers of experts are left over from the
-    target's configuration, from which trainers make a draft's.
+    Trainers derive a draft's configuration from its target's. Left-over expert counts are ignored
+    if `use_moe` is false or `first_k_dense_replace` makes the layer dense.
     """
     dense_layers = flat.get("first_k_dense_replace")
     if flat.get("use_moe") is not False and dense_layers in (None, 0):
@@ -183,7 +183,7 @@ def _require_dense(flat: Mapping[str, Any]) -> None:
 
 
 def _sizes(flat: Mapping[str, Any], rope: RopeConfig) -> dict[str, int]:
-    """Required sizes, and those a draft may leave out or null."""
+    """Read the required sizes, and the sizes that may be absent or null with their defaults."""
     sizes = read_sizes(flat, _SIZES)
     heads, yarn = sizes["num_attention_heads"], rope.yarn
     defaults = {

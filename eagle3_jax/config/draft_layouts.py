@@ -1,4 +1,4 @@
-"""The layouts in which EAGLE-3 drafts publish their configuration, turned into one."""
+"""Published layouts of EAGLE-3 draft configurations, converted to one flat layout."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from eagle3_jax.config.published import read_mapping, require_values
 DraftKind = Literal["grouped", "latent"]
 
 OLD_FC_NORM = "use_aux_norm"
-"""The name of `fc_norm` in drafts that were made before EAGLE-3.1 was published."""
+"""Former name of `fc_norm`, used by drafts made before EAGLE-3.1 was published."""
 _KINDS: dict[str, DraftKind] = {
     "LlamaForCausalLMEagle3": "grouped",
     "Eagle3LlamaForCausalLM": "grouped",
@@ -20,7 +20,7 @@ _KINDS: dict[str, DraftKind] = {
 
 
 def refuse_draft(config: Mapping[str, Any]) -> None:
-    """Raises ValueError for a config.json in the place of a target's that is a draft's."""
+    """Raise ValueError if a draft's config.json was given as the target."""
     if is_draft(config):
         raise ValueError(
             "this is an EAGLE-3 draft, which goes beside its target, not in its place: give the "
@@ -29,16 +29,16 @@ def refuse_draft(config: Mapping[str, Any]) -> None:
 
 
 def is_draft(config: Mapping[str, Any]) -> bool:
-    """Whether the file says so in any of the layouts."""
+    """Return whether the file describes an EAGLE-3 draft, in any layout."""
     architectures = config.get("architectures")
     named = isinstance(architectures, list | tuple) and any(k in architectures for k in _KINDS)
     return named or not {"speculators_model_type", "draft_vocab_size"}.isdisjoint(config)
 
 
 def flat_draft_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields on one level, the nested `eagle_config` or `transformer_layer_config` included.
+    """Merge the nested `eagle_config` or `transformer_layer_config` into the top level.
 
-    Raises ValueError where two levels contradict each other.
+    Raises ValueError if the two levels contradict each other.
     """
     if "speculators_model_type" in config:
         return _flat_speculators(config)
@@ -53,13 +53,13 @@ def flat_draft_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draft_kind(flat: Mapping[str, Any]) -> DraftKind:
-    """Which attention a draft has, by its architecture; ValueError for an unknown one."""
+    """Return the draft's kind of attention by its architecture; raise ValueError if unknown."""
     architectures = flat.get("architectures")
     if not isinstance(architectures, list | tuple):
         architectures = []
     kinds: set[DraftKind] = {_KINDS[name] for name in _KINDS if name in architectures}
     if not kinds and "LlamaForCausalLM" in architectures and "draft_vocab_size" in flat:
-        return "grouped"  # SafeAILab keeps the name of a plain Llama
+        return "grouped"  # SafeAILab keeps the architecture name of plain Llama.
     if len(kinds) != 1:
         raise ValueError(
             f"unknown draft architecture: expected one of {tuple(_KINDS)}, "
@@ -69,7 +69,7 @@ def draft_kind(flat: Mapping[str, Any]) -> DraftKind:
 
 
 def _flat_speculators(config: Mapping[str, Any]) -> dict[str, Any]:
-    """speculators nests the layer's fields; what it leaves out is read as vLLM reads it."""
+    """Flatten a speculators configuration; absent fields get vLLM's defaults."""
     require_values(config, {"speculators_model_type": ("eagle3",)})
     layer = read_mapping(config, "transformer_layer_config")
     if not layer:

@@ -1,8 +1,7 @@
-"""The rule for every field of a published configuration: it is read, neutral, refused or reported.
+"""Tables of the known fields of a published configuration, and checks against them.
 
-A field is neutral where no value of it changes the arithmetic, or where its value is one of those
-that are implemented. Another value is refused by name. A field that no table here names is unknown:
-loaders list it in a warning.
+A field is neutral if no value of it changes the arithmetic, or if its value is implemented. Other
+values are refused by name. A field that no table names is unknown; loaders list it in a warning.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,14 +15,14 @@ Values = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The known fields of one object of config.json; null is as good as absent.
+    """The known fields of one object of config.json. Null counts as absent.
 
     Attributes:
         read: Fields that the reader interprets.
-        only: Fields whose other values change the arithmetic, with those that are implemented.
+        only: Fields that change the arithmetic, with their implemented values.
         ignored: Fields without influence on the arithmetic.
-        objects: Fields that hold an object or a list of objects, with what is known of their
-            fields; `*` stands for every other name.
+        objects: Fields that hold an object or a list of objects, with the known fields of these
+            objects; `*` stands for every other name.
     """
 
     read: Collection[str] = ()
@@ -38,7 +37,7 @@ class Fields:
         only: Values | None = None,
         ignored: Collection[str] = (),
     ) -> "Fields":
-        """The same fields and more of them; `only` replaces the values of a field."""
+        """Return a copy with additional fields; `only` replaces the values of existing fields."""
         return replace(
             self,
             read=(*self.read, *read),
@@ -47,14 +46,14 @@ class Fields:
         )
 
     def require(self, given: Mapping[str, Any]) -> None:
-        """Raises ValueError naming every field, of inner objects too, with a refused value."""
+        """Raise ValueError naming every field with a refused value, including nested fields."""
         require_values(given, self.only)
         for name, value in given.items():
             for inner, item in self._inside(name, value):
                 inner.require(item)
 
     def unknown(self, given: Mapping[str, Any]) -> list[str]:
-        """Names of the fields that no table names, those of inner objects behind a dot."""
+        """Return the names of unknown fields; nested names are joined with dots."""
         known = {*self.read, *self.only, *self.ignored, *self.objects}
         found: list[str] = []
         for name, value in given.items():
@@ -65,7 +64,7 @@ class Fields:
         return found
 
     def _inside(self, name: str, value: Any) -> Iterator[tuple["Fields", Mapping[str, Any]]]:
-        """The objects of one field, with what is known of their fields."""
+        """Yield the objects in one field, each with its table of known fields."""
         if inner := self.objects.get(name, self.objects.get("*")):
             items = value if isinstance(value, list) else [value]
             yield from ((inner, item) for item in items if isinstance(item, Mapping))
@@ -88,8 +87,8 @@ METADATA = (
     *("remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens"),
     *("begin_suppress_tokens", "return_dict_in_generate"),
 )
-"""What transformers and trainers leave in a configuration: names, defaults of `generate`, training
-losses, and ids, which each reader that needs them reads."""
+"""Fields that transformers and trainers leave in a configuration: names, defaults of `generate`,
+training losses, and token ids, which are read by the readers that need them."""
 
 _OFF = (False,)
 ROPE_PARAMETERS = Fields(
@@ -109,7 +108,7 @@ ROPE_PARAMETERS = Fields(
     },
     ignored=("finetuned",),
 )
-"""`rope_scaling` or `rope_parameters`; several rotations by kind of layer are refused."""
+"""Fields of `rope_scaling` or `rope_parameters`. One rotation per layer type is not supported."""
 
 DECODER = Fields(
     read=(
@@ -122,7 +121,7 @@ DECODER = Fields(
         "tie_word_embeddings": _OFF,
         "is_encoder_decoder": _OFF,
         "add_cross_attention": _OFF,
-        # Attention
+        # Attention.
         "is_causal": (True,),
         "attention_bias": _OFF,
         "qkv_bias": _OFF,
@@ -146,14 +145,14 @@ DECODER = Fields(
         "attention_multiplier": (),
         "attn_output_gate": _OFF,
         "mla_use_output_gate": _OFF,
-        # Positions
+        # Positions.
         "mla_use_nope": _OFF,
         "no_rope_layers": (),
         "no_rope_layer_interval": (),
         "attn_temperature_tuning": _OFF,
         "llama_4_scaling": (),
         "position_embedding_type": ("rope",),
-        # Norms, residuals and scores
+        # Norms, residuals and logits.
         "use_gemma_norm": _OFF,
         "embedding_multiplier": (1,),
         "residual_multiplier": (1,),
@@ -161,7 +160,7 @@ DECODER = Fields(
         "logit_scale": (1,),
         "attn_res_block_size": (),
         "hc_mult": (),
-        # The dense block
+        # The dense MLP.
         "mlp_bias": _OFF,
         "swiglu_alpha": (),
         "swiglu_limit": (),
@@ -171,12 +170,12 @@ DECODER = Fields(
     ignored=(*METADATA, "max_window_layers"),
     objects={"rope_scaling": ROPE_PARAMETERS, "rope_parameters": ROPE_PARAMETERS},
 )
-"""What targets and drafts have in common. The fields in `only` are those on which vLLM, SGLang or
-transformers act for some model of a similar build."""
+"""Fields common to targets and drafts. The fields in `only` are those that vLLM, SGLang or
+transformers interpret for some model of a similar architecture."""
 
 
 def require_full_attention(given: Mapping[str, Any]) -> None:
-    """Raises ValueError where a window or a kind of layer limits what a query attends to."""
+    """Raise ValueError if a sliding window or a layer type limits the attended context."""
     if given.get("use_sliding_window") is not False:
         require_values(given, {"sliding_window": ()})
     kinds = given.get("layer_types")

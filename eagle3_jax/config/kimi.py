@@ -1,4 +1,4 @@
-"""The configuration of Kimi-K2.5's text model, or of a bare DeepSeek-V3 one."""
+"""Configuration of Kimi-K2.5's text model, or of a bare DeepSeek-V3 model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class KimiConfig(TargetConfig):
     qk_rope_head_dim: int
     v_head_dim: int
     latent_norm_eps: float = 1e-6
-    """Epsilon of q_a_layernorm and kv_a_layernorm: transformers ignores the config here."""
+    """Epsilon of q_a_layernorm and kv_a_layernorm; transformers ignores config.json here."""
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "KimiConfig":
-        """Reads a whole Kimi-K2.5 config.json or a bare DeepSeek-V3 one.
+        """Read a full Kimi-K2.5 config.json or a bare DeepSeek-V3 one.
 
-        Raises ValueError for options that change the arithmetic and are not implemented.
+        Raises ValueError for options that are not implemented.
         """
         text = text_fields(config)
         require_keys(text, [n for n in cls.__dataclass_fields__ if n not in _DERIVED])
@@ -60,7 +60,7 @@ class KimiConfig(TargetConfig):
 
     @property
     def latent_attention(self) -> LatentAttentionConfig:
-        """The attention of every layer."""
+        """Attention configuration of every layer."""
         return LatentAttentionConfig(
             **{name: getattr(self, name) for name in ("q_lora_rank", *LATENT_SIZES)},
             input_size=self.hidden_size,
@@ -72,17 +72,17 @@ class KimiConfig(TargetConfig):
 
     @property
     def moe(self) -> MoEConfig:
-        """The experts of every layer that has some."""
+        """Expert configuration of the layers that have experts."""
         return MoEConfig(**{name: getattr(self, name) for name in MOE_FIELDS})
 
     @property
     def rope_dim(self) -> int:
-        """How many dimensions of a head are rotated."""
+        """Number of rotated dimensions per head."""
         return self.qk_rope_head_dim
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis has."""
+        """Number of indivisible units on each logical axis."""
         return {
             **super().units,
             "mlp": self.intermediate_size,
@@ -102,11 +102,11 @@ class KimiConfig(TargetConfig):
 
     @property
     def softmax_scale(self) -> float:
-        """Attention scale, with YaRN's magnitude squared when `mscale_all_dim` is set."""
+        """Attention scale; includes YaRN's squared magnitude if `mscale_all_dim` is set."""
         return self.latent_attention.softmax_scale
 
     def is_dense(self, layer: int) -> bool:
-        """Whether this layer has one MLP instead of experts."""
+        """Return whether this layer has one MLP instead of experts."""
         return layer < self.first_k_dense_replace
 
 
@@ -137,5 +137,4 @@ KIMI_FIELDS = DECODER.extended(
         *("num_nextn_predict_layers", "moe_router_dtype"),
     ),
 )
-"""The fields of the text model. Layers of multi-token prediction are not run: a draft does their
-work."""
+"""Fields of the text model. Multi-token prediction layers are not run; a draft replaces them."""

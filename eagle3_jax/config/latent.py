@@ -1,4 +1,4 @@
-"""Multi-head latent attention as one layer sees it, be it the target's or a draft's."""
+"""Multi-head latent attention (MLA) of one layer of a target or a draft."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class LatentShape:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "LatentShape":
-        """Reads the widths; ValueError for one that is missing or no positive integer."""
+        """Read the widths; raise ValueError if one is missing or not a positive integer."""
         return cls(q_lora_rank=read_rank(config), **read_sizes(config, LATENT_SIZES))
 
     @property
@@ -36,7 +36,7 @@ class LatentShape:
 
 @dataclass(frozen=True)
 class LatentAttentionConfig(LatentShape):
-    """One layer's latent attention: `input_size` wide rows in, `hidden_size` wide rows out."""
+    """Latent attention of one layer, from rows of `input_size` to rows of `hidden_size`."""
 
     input_size: int
     hidden_size: int
@@ -46,7 +46,7 @@ class LatentAttentionConfig(LatentShape):
 
     @property
     def softmax_scale(self) -> float:
-        """Attention scale, with YaRN's magnitude squared when `mscale_all_dim` is set."""
+        """Attention scale; includes YaRN's squared magnitude if `mscale_all_dim` is set."""
         yarn = self.rope.yarn
         return self.qk_head_dim**-0.5 * (yarn.latent_score_scale if yarn else 1.0)
 
@@ -55,7 +55,7 @@ LATENT_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_
 
 
 def read_rank(config: Mapping[str, Any]) -> int | None:
-    """q_lora_rank; absent or null means queries of full rank."""
+    """Read q_lora_rank; absent or null means full-rank queries."""
     if config.get("q_lora_rank") is None:
         return None
     return read_sizes(config, ["q_lora_rank"])["q_lora_rank"]

@@ -1,4 +1,4 @@
-"""The configuration of Llama, and of what is built as it is."""
+"""Configuration of Llama and of models with the same architecture."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fiel
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(TargetConfig):
-    """Grouped-query attention and a dense block in every layer."""
+    """A decoder with grouped-query attention and a dense MLP in every layer."""
 
     intermediate_size: int
     num_key_value_heads: int
@@ -21,10 +21,7 @@ class LlamaConfig(TargetConfig):
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "LlamaConfig":
-        """Reads a Llama config.json.
-
-        Raises ValueError for options that change the arithmetic and are not implemented.
-        """
+        """Read a Llama config.json; raise ValueError for options that are not implemented."""
         text = text_fields(config)
         architectures = text.get("architectures")
         if architectures not in (["LlamaForCausalLM"], None) or "draft_vocab_size" in text:
@@ -43,12 +40,12 @@ class LlamaConfig(TargetConfig):
 
     @property
     def rope_dim(self) -> int:
-        """How many dimensions of a head are rotated: all of them."""
+        """Number of rotated dimensions per head: all of them."""
         return self.head_dim
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis has."""
+        """Number of indivisible units on each logical axis."""
         own = {"kv_heads": self.num_key_value_heads, "mlp": self.intermediate_size}
         return {**super().units, **own}
 

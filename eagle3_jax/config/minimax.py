@@ -1,4 +1,4 @@
-"""The configuration of MiniMax-M2.5 (formats and figures: its published config.json)."""
+"""Configuration of MiniMax-M2.5 (source: its published config.json)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 
 FULL_ATTENTION = 1
-"""In attn_type_list; its other kind is the linear attention of MiniMax's older models."""
+"""Full attention in attn_type_list; its other value is the linear attention of older models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniMaxConfig(TargetConfig):
-    """Grouped-query attention with normed queries and keys, sigmoid-routed experts in every layer.
+    """A decoder with normed grouped-query attention and sigmoid-routed experts in every layer.
 
-    intermediate_size: of one expert. The MTP modules are not run: a draft does their work.
+    `intermediate_size` is that of one expert. MTP modules are not run; a draft replaces them.
     """
 
     intermediate_size: int
@@ -33,10 +33,7 @@ class MiniMaxConfig(TargetConfig):
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "MiniMaxConfig":
-        """Reads a MiniMax-M2 config.json.
-
-        Raises ValueError for options that change the arithmetic and are not implemented.
-        """
+        """Read a MiniMax-M2 config.json; raise ValueError for options that are not implemented."""
         text = text_fields(config)
         _check_attention_types(text)
         fields = read_shared_fields(config, MINIMAX_FIELDS, _SIZES)
@@ -53,12 +50,12 @@ class MiniMaxConfig(TargetConfig):
 
     @property
     def rope_dim(self) -> int:
-        """How many dimensions of a head are rotated: the first ones."""
+        """Number of rotated dimensions per head: the first ones."""
         return self.rotary_dim
 
     @property
     def moe(self) -> MoEConfig:
-        """The experts of every layer; their router is float32 whatever the model is."""
+        """Expert configuration of every layer. The router is float32 in models of any dtype."""
         return MoEConfig(
             hidden_size=self.hidden_size,
             moe_intermediate_size=self.intermediate_size,
@@ -72,7 +69,7 @@ class MiniMaxConfig(TargetConfig):
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis has."""
+        """Number of indivisible units on each logical axis."""
         return {
             **super().units,
             "kv_heads": self.num_key_value_heads,
@@ -82,7 +79,7 @@ class MiniMaxConfig(TargetConfig):
 
     @property
     def mtp_layers(self) -> range:
-        """The numbers of multi-token prediction's layers, which lie behind the decoder's."""
+        """Indices of the multi-token prediction layers, which follow the decoder's layers."""
         count = self.num_mtp_modules * self.mtp_transformer_layers
         return range(self.num_hidden_layers, self.num_hidden_layers + count)
 
@@ -117,7 +114,7 @@ MINIMAX_FIELDS = DECODER.extended(
     },
     ignored=(
         *("use_mtp", "use_grouped_topk", "max_model_len", "shared_moe_mode"),
-        # MiniMax-M2's file has them from an older model; its code reads none.
+        # Left over in MiniMax-M2's file from an older model; its code does not read them.
         *("mlp_intermediate_size", "layernorm_full_attention_beta", "layernorm_mlp_beta"),
         "layernorm_linear_attention_beta",
     ),

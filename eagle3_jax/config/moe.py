@@ -1,4 +1,4 @@
-"""A block of experts as its layer sees it, whatever target it belongs to."""
+"""Configuration of one block of experts, independent of the target."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class MoEConfig:
     """Sigmoid-routed experts (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
 
-    router_dtype: that of the router's weight; None is the model's.
+    `router_dtype` is the dtype of the router's weight; None means the model's dtype.
     """
 
     hidden_size: int

@@ -9,9 +9,9 @@ _LARGEST = 2**31 - 1
 
 
 def require_values(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises ValueError naming every field whose value is none of those that are implemented.
+    """Raise ValueError naming every field whose value is not allowed.
 
-    Null is as good as absent: always allowed, and alone where `allowed` has no values.
+    Null counts as absent and is always allowed. An empty tuple in `allowed` permits only null.
     """
     wrong = [
         f"{name} must be {' or '.join(map(repr, values)) or 'null'}, got {brief(config[name])}"
@@ -23,7 +23,7 @@ def require_values(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, .
 
 
 def require_keys(config: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raises ValueError naming every field that is missing or null."""
+    """Raise ValueError naming every field that is missing or null."""
     missing = [name for name in names if config.get(name) is None]
     if missing:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
@@ -32,7 +32,7 @@ def require_keys(config: Mapping[str, Any], names: Iterable[str]) -> None:
 def read_sizes(
     config: Mapping[str, Any], names: Iterable[str], *, least: int = 1
 ) -> dict[str, int]:
-    """Fields that must be there and be integers of at least `least`; ValueError otherwise."""
+    """Read required integers of at least `least`; raise ValueError otherwise."""
     names = tuple(names)
     require_keys(config, names)
     for name in names:
@@ -43,7 +43,7 @@ def read_sizes(
 
 
 def read_mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A nested object, empty where it is absent or null; ValueError for anything else."""
+    """Read a nested object, empty if absent or null; raise ValueError for other values."""
     value = config.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{name} must be an object, got {brief(value)}")
@@ -51,7 +51,7 @@ def read_mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def read_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
-    """A list of integers or a single one, None where it is absent or null; ValueError otherwise."""
+    """Read one integer or a list, or None if absent or null; raise ValueError otherwise."""
     value = config.get(name)
     if value is None:
         return None
@@ -62,7 +62,7 @@ def read_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
 
 
 def read_number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A field that must be a finite number, not negative; ValueError otherwise."""
+    """Read a finite, non-negative number; raise ValueError otherwise."""
     value: Any = default if config.get(name) is None else config[name]
     if type(value) not in (int, float) or not 0 <= value <= 1e30:
         raise ValueError(f"{name} must be a number of at least 0, got {brief(value)}")

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: their base and their YaRN extension."""
+"""Configuration of rotary position embeddings: the base and the YaRN extension."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class YarnConfig:
 
     @classmethod
     def from_hf(cls, scaling: Mapping[str, Any]) -> "YarnConfig":
-        """Reads the inside of `rope_scaling`; ValueError for what is missing or no number."""
+        """Read the contents of `rope_scaling`; raise ValueError for missing or invalid numbers."""
         optional = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
         given = {n: read_number(scaling, n) for n in optional if scaling.get(n) is not None}
         length = "original_max_position_embeddings"
@@ -40,25 +40,25 @@ class YarnConfig:
             raise ValueError(f"YaRN's factor and betas must be greater than 0, got {self}")
 
     def magnitude(self, mscale: float) -> float:
-        """YaRN's attention magnitude: 0.1 * mscale * ln(factor) + 1, or 1 without extension."""
+        """Return YaRN's attention magnitude: 0.1 * mscale * ln(factor) + 1, or 1 if factor <= 1."""
         return 0.1 * mscale * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     @property
     def cos_sin_scale(self) -> float:
-        """Factor on cos and sin; 1 when mscale equals mscale_all_dim, as all Kimi files say."""
+        """Factor on cos and sin. It is 1 if mscale equals mscale_all_dim, as in all Kimi files."""
         if self.mscale and self.mscale_all_dim:
             return self.magnitude(self.mscale) / self.magnitude(self.mscale_all_dim)
         return self.magnitude(1.0)
 
     @property
     def latent_score_scale(self) -> float:
-        """Factor on the scores of latent attention: the magnitude squared, if it has a mscale."""
+        """Factor on latent attention scores: the squared magnitude of `mscale_all_dim`, or 1."""
         return self.magnitude(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary position embedding: base and, optionally, its YaRN extension."""
+    """Rotary position embedding: the base and an optional YaRN extension."""
 
     theta: float
     yarn: YarnConfig | None = None
@@ -69,9 +69,10 @@ class RopeConfig:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], *, rotated: float = 1.0) -> "RopeConfig":
-        """Reads `rope_theta` + `rope_scaling` or the newer `rope_parameters`.
+        """Read `rope_theta` and `rope_scaling`, or the newer `rope_parameters`.
 
-        `rotated` is the part of a head that is rotated; ValueError where the file says another.
+        Raises ValueError for unsupported types, and if the file's rotated fraction is not
+        `rotated`.
         """
         parameters = _parameters(config)
         theta = read_number(parameters, "rope_theta", 10000.0)
@@ -84,7 +85,7 @@ class RopeConfig:
     def overridden(
         self, *, theta: float | None = None, yarn_factor: float | None = None
     ) -> "RopeConfig":
-        """The same with another base or YaRN factor; ValueError for a factor without YaRN."""
+        """Return a copy with another base or YaRN factor; raise ValueError if there is no YaRN."""
         rope = self if theta is None else replace(self, theta=float(theta))
         if yarn_factor is None:
             return rope
@@ -94,8 +95,7 @@ class RopeConfig:
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that a file says of rotation; ValueError where two places contradict each other,
-    of which each engine follows another one."""
+    """Merge all rotary fields; raise ValueError for contradictions, on which engines differ."""
     outer = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
     inner = (read_mapping(config, name) for name in ("rope_scaling", "rope_parameters"))
     found: dict[str, Any] = {}

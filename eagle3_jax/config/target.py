@@ -1,4 +1,4 @@
-"""What the configuration of every target says, whatever its architecture."""
+"""Configuration fields that all targets share."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from eagle3_jax.config.rope import RopeConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
-    """A decoder's sizes under their published names; the architectures add their own."""
+    """Sizes of a decoder under their published names. Subclasses add those of an architecture."""
 
     vocab_size: int
     hidden_size: int
@@ -23,35 +23,35 @@ class TargetConfig:
     rope: RopeConfig
     eos_token_ids: tuple[int, ...] = ()
     media_placeholder_token_id: int | None = None
-    """Positions with this id take features of images."""
+    """Token id whose positions take image features."""
 
     @property
     def rope_dim(self) -> int:
-        """How many dimensions of a head are rotated."""
+        """Number of rotated dimensions per head."""
         raise NotImplementedError
 
     @property
     def moe(self) -> MoEConfig | None:
-        """The experts of every layer that has some."""
+        """Expert configuration of the layers that have experts."""
         return None
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis of `eagle3_jax.mesh` has."""
+        """Number of indivisible units on each logical axis of `eagle3_jax.mesh`."""
         return {"heads": self.num_attention_heads, "vocab": self.vocab_size}
 
 
 def text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of the text model: the whole file, or what it nests in text_config."""
+    """Return the fields of the text model: the whole file or its `text_config`."""
     return read_mapping(config, "text_config") or config
 
 
 def read_shared_fields(
     config: Mapping[str, Any], known: Fields, sizes: Iterable[str]
 ) -> dict[str, Any]:
-    """Reads what every TargetConfig has, and these sizes of its architecture.
+    """Read the fields of every TargetConfig and the given sizes of an architecture.
 
-    Raises ValueError for what is missing or no number, and for a value that `known` refuses.
+    Raises ValueError if a field is missing or not a number, or if `known` refuses its value.
     """
     text = text_fields(config)
     known.require(text)

@@ -1,7 +1,7 @@
-"""Which configuration reads which architecture: the registry of targets begins here.
+"""Registry of target configurations by `model_type`.
 
-`eagle3_jax.models.targets` has their modules, `convert.models.targets` the tensors of their
-checkpoints.
+`eagle3_jax.models.targets` registers the models' modules, and `convert.models.targets` the tensors
+of their checkpoints.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], TargetConfig], Fields]
     "minimax_m2": (MiniMaxConfig.from_hf, MINIMAX_FIELDS),
     "llama": (LlamaConfig.from_hf, LLAMA_FIELDS),
 }
-"""Published model_type -> what reads such a config.json, and the fields that it knows."""
+"""Published model_type -> function that reads its config.json, and the fields it knows."""
 UNSUPPORTED = {
     "Kimi-K3": "most of its layers have linear attention (Kimi Delta Attention), the others latent "
     "attention without rotary positions and with an output gate",
@@ -33,14 +33,14 @@ UNSUPPORTED = {
     "MiniMax-M3": "its attention selects blocks of the context by an index (MiniMax Sparse "
     "Attention), and its norms and its activation are others than MiniMax-M2's",
 }
-"""Models whose names resemble those of supported ones -> why they are none."""
+"""Unsupported models with names similar to supported ones -> the reason for the error message."""
 
 _ARCHITECTURES = {
     "kimi_k2": "DeepseekV3ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
 }
-"""What `architectures` says beside each model_type; Llama's, which drafts share, has a reader that
+"""Required `architectures` for each model_type. Llama shares its value with drafts, so its reader
 tells them apart."""
 _AROUND_TEXT = replace(
     DECODER.extended(
@@ -57,11 +57,11 @@ _AROUND_TEXT = replace(
     read=("quantization_config", PLACEHOLDER),
     objects={"vision_config": VISION_FIELDS},
 )
-"""A file with a text_config, but for that; another model may run the same text otherwise."""
+"""Fields around `text_config`; other values may mean another use of the same text model."""
 
 
 def refuse_unsupported(config: Mapping[str, Any]) -> None:
-    """Raises ValueError for a model of `UNSUPPORTED`, and for a draft that was made for one."""
+    """Raise ValueError for a model in `UNSUPPORTED`, and for a draft made for one."""
     verifier = read_mapping(read_mapping(config, "speculators_config"), "verifier")
     stated: list[Any] = []
     for fields in (config, text_fields(config), verifier):
@@ -79,7 +79,7 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
 
 
 def target_fields(config: Mapping[str, Any]) -> Fields:
-    """The known fields of a target's config.json, which `read_target_config` reads."""
+    """Return the known fields of a config.json that `read_target_config` reads."""
     text = text_fields(config)
     known = READERS[text["model_type"]][1]
     if text is config:
@@ -88,7 +88,7 @@ def target_fields(config: Mapping[str, Any]) -> Fields:
 
 
 def refuse_target(config: Mapping[str, Any]) -> None:
-    """Raises ValueError for a config.json in the place of a draft's that is a target's."""
+    """Raise ValueError if a target's config.json was given as the draft."""
     model_type = text_fields(config).get("model_type")
     if isinstance(model_type, str) and model_type in READERS and not is_draft(config):
         raise ValueError(
@@ -98,10 +98,10 @@ def refuse_target(config: Mapping[str, Any]) -> None:
 
 
 def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
-    """Reads a published config.json of any target.
+    """Read a published config.json of any target.
 
-    Raises ValueError for an architecture that is not known, whether the file or its text_config
-    names it, and as its reader does.
+    Raises ValueError if the file or its text_config names an unknown architecture, or if the
+    architecture's reader refuses a field.
     """
     refuse_unsupported(config)
     refuse_draft(config)

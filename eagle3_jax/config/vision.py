@@ -1,4 +1,4 @@
-"""The configuration of MoonViT and its projector, and of the preprocessing in front of them."""
+"""Configuration of MoonViT, its projector and the image preprocessing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from eagle3_jax.config.target import text_fields
 class PixelConfig:
     """`media_proc_cfg` of preprocessor_config.json; the defaults are Kimi-K2.5's.
 
-    Limits count patches. image_mean, image_std: of red, green and blue between 0 and 1. The last
-    four say how a video is cut into chunks: no command reads videos, and checkpoints that are
-    written say it again.
+    Limits count patches. `image_mean` and `image_std` hold red, green and blue in [0, 1]. The last
+    four fields say how a video is cut into chunks. No command reads videos; the fields are kept so
+    that saved checkpoints state them again.
     """
 
     in_patch_limit: int = 16384
@@ -34,7 +34,7 @@ class PixelConfig:
 
     @classmethod
     def from_hf(cls, fields: Mapping[str, Any]) -> "PixelConfig":
-        """Reads `media_proc_cfg`; ValueError for what is no number or not implemented."""
+        """Read `media_proc_cfg`; raise ValueError for invalid or unimplemented values."""
         fields = {k: v for k, v in fields.items() if v is not None or k not in OF_VIDEOS}
         require_values(fields, {"fixed_output_tokens": (), "timestamp_mode": TIMESTAMP_MODES})
         found: dict[str, Any] = read_sizes(fields, [name for name in SIZES if name in fields])
@@ -54,7 +54,7 @@ class PixelConfig:
         return cls(**found)
 
     def limit(self, frames: int | None = None) -> int:
-        """Patches that an image, or each of a chunk's frames, is shrunk to."""
+        """Return the maximum patches of an image, or of each of `frames` frames of a chunk."""
         if frames is None:
             return self.in_patch_limit
         each = self.in_patch_limit_each_frame or self.in_patch_limit
@@ -64,10 +64,10 @@ class PixelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig:
-    """Sizes of tower and projector.
+    """Sizes of the vision tower and projector.
 
-    merge_size: a token stands for merge_size x merge_size patches. pos_emb_*: the learned table of
-    positions, and the most frames of one item. text_hidden_size: width of a token's features.
+    A token stands for `merge_size` x `merge_size` patches. `pos_emb_*`: the learned position table
+    and the maximum frames per item. `text_hidden_size`: width of a token's features.
     """
 
     hidden_size: int
@@ -88,9 +88,9 @@ class VisionConfig:
     def from_hf(
         cls, config: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
     ) -> "VisionConfig":
-        """Reads config.json and preprocessor_config.json (None: Kimi-K2.5's own numbers).
+        """Read config.json and preprocessor_config.json (None: Kimi-K2.5's values).
 
-        Raises ValueError for a checkpoint without vision, and for what is not implemented.
+        Raises ValueError for a checkpoint without vision and for options that are not implemented.
         """
         vision = read_mapping(config, "vision_config")
         if not vision:
@@ -115,20 +115,20 @@ class VisionConfig:
 
     @property
     def token_patches(self) -> int:
-        """Patches of one frame that a token stands for."""
+        """Number of patches of one frame that a token stands for."""
         return self.merge_size**2
 
     @property
     def most_side(self) -> int:
-        """Patches that a side may have, its border included."""
+        """Maximum patches per side, including padding."""
         return min(self.pixels.patch_limit_on_one_side, ROTARY_POSITIONS)
 
     @cached_property
     def most_image_tokens(self) -> int:
-        """No image has more tokens once it is resized.
+        """Maximum tokens of a resized image.
 
-        Shrinking counts whole patches of the picture as it came, so that a side of a patches may
-        stay (a + 1) / a as long as the limit has it; the border then fills its last token up.
+        Resizing counts whole patches of the original image, so a side of `a` patches may stay up to
+        (a + 1) / a times as long as the limit allows; padding then fills its last token.
         """
         limit, merge = self.pixels.in_patch_limit, self.merge_size
         side = max(1, self.most_side // merge)
@@ -141,14 +141,14 @@ class VisionConfig:
 
 
 def read_placeholder(config: Mapping[str, Any]) -> int:
-    """The id that stands for images in a prompt; ValueError for what is none."""
+    """Read the id that stands for images in a prompt; raise ValueError if it is invalid."""
     if config.get(PLACEHOLDER) is None:
         return MEDIA_PAD
     return read_sizes(config, [PLACEHOLDER], least=0)[PLACEHOLDER]
 
 
 def _one_name(vision: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields under their shorter names; ValueError where the two names of one disagree."""
+    """Return the fields under their short names; raise ValueError if two names disagree."""
     found = dict(vision)
     for name, published in PUBLISHED_AS.items():
         if published in vision:
@@ -176,7 +176,7 @@ def _check_agreement(
     sizes: Mapping[str, int],
     merge: int,
 ) -> None:
-    """Raises ValueError where numbers that are stated twice, or depend on others, disagree."""
+    """Raise ValueError if numbers that are stated twice, or depend on each other, disagree."""
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     given = media.get("merge_kernel_size", merge)
     pairs = {
@@ -212,12 +212,12 @@ def _colours(fields: Mapping[str, Any], name: str) -> tuple[float, ...]:
 
 PLACEHOLDER = "media_placeholder_token_id"
 MEDIA_PAD = 163605
-"""Kimi-K2.5's <|media_pad|>: the placeholder where config.json names none."""
+"""Id of Kimi-K2.5's <|media_pad|>: the default placeholder."""
 ROTARY_POSITIONS = 512
-"""Rows, and columns, that the released rotation has."""
+"""Number of rows, and of columns, in the released rotary table."""
 SIZES = ("in_patch_limit", "patch_limit_on_one_side", "temporal_merge_kernel_size")
 OF_VIDEOS = ("sample_fps", "temporal_merge_kernel_size", "timestamp_mode")
-"""What nothing reads yet but is written back: null is as good as absent."""
+"""Fields that are written back but not read yet. Null counts as absent."""
 SIZES_OR_NONE = ("in_patch_limit_each_frame", "in_patch_limit_video", "max_num_frames_each_video")
 TIMESTAMP_MODES = ("hh:mm:ss.fff", "mm:ss.fff", "mm:ss")
 PUBLISHED_AS = {
@@ -229,7 +229,7 @@ PUBLISHED_AS = {
     "pos_emb_width": "init_pos_emb_width",
     "pos_emb_time": "init_pos_emb_time",
 }
-"""A field's shorter name -> its name in the released file; either may be there, or both."""
+"""Short field name -> its name in the released file. A file may have either or both."""
 VISION_KINDS: dict[str, tuple[Any, ...]] = {
     "pos_emb_type": ("divided_fixed",),
     "merge_type": ("sd2_tpool",),

@@ -1,4 +1,4 @@
-"""The one engine: host-side scheduling over compiled programs."""
+"""The engine: host-side scheduling over compiled programs."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from eagle3_jax.engine.acceptance import Round as Round
     from eagle3_jax.engine.config import EngineConfig as EngineConfig
     from eagle3_jax.engine.engine import Engine as Engine
-    from eagle3_jax.engine.kv.scales import KVScales as KVScales
+    from eagle3_jax.engine.kv_scales import KVScales as KVScales
     from eagle3_jax.engine.logprob_rows import Logprob as Logprob
     from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
     from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
@@ -24,7 +24,7 @@ __getattr__ = lazy_names(
         "eagle3_jax.engine.acceptance": ("Acceptance", "Round"),
         "eagle3_jax.engine.config": ("EngineConfig",),
         "eagle3_jax.engine.engine": ("Engine",),
-        "eagle3_jax.engine.kv.scales": ("KVScales",),
+        "eagle3_jax.engine.kv_scales": ("KVScales",),
         "eagle3_jax.engine.logprob_rows": ("Logprob",),
         "eagle3_jax.engine.request": (
             "BARS_EVERY_TOKEN",

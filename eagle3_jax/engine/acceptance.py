@@ -1,4 +1,4 @@
-"""What became of drafts: rounds, and the figures that follow from them (docs/metrics.md)."""
+"""Acceptance statistics of rounds and drafts (docs/metrics.md)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import NamedTuple
 class Round(NamedTuple):
     """One round of one sequence; drafted >= wanted >= verified >= accepted.
 
-    drafted: drafts its program makes for a row. wanted: how many of them the request lets it
-    verify; verified: how many of those its length had room for; accepted: those that the target
-    chose too. kept: tokens it gave the answer: accepted + 1, or less when the request ended there.
+    The program makes `drafted` drafts, of which the request lets it verify `wanted`; for `verified`
+    of them the length limit had room, and the target chose `accepted`. The answer gained `kept`
+    tokens: accepted + 1, or fewer if the request ended.
     """
 
     drafted: int
@@ -22,10 +22,10 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How often each kind of round happened, and what that means.
+    """Counts of each kind of round, and the statistics derived from them.
 
-    num_speculative_tokens: the most drafts a round may verify; per-position figures have so many.
-    A draft (num_drafts) is a round that verified draft tokens, as vLLM counts.
+    `num_speculative_tokens` is the maximum drafts per round and the length of per-position
+    statistics. As in vLLM, `num_drafts` counts rounds that verified draft tokens.
     """
 
     rounds: Mapping[Round, int]
@@ -45,7 +45,7 @@ class Acceptance:
 
     @property
     def num_kept_tokens(self) -> int:
-        """Tokens that drafts (rounds that verified any) gave to answers."""
+        """Tokens that rounds with verified drafts added to answers."""
         return self._sum(lambda r: r.kept * (r.verified > 0))
 
     @property
@@ -54,12 +54,12 @@ class Acceptance:
 
     @property
     def num_tried_per_pos(self) -> tuple[int, ...]:
-        """Drafts that verified this position and accepted every one before it."""
+        """Rounds that verified this position and accepted every position before it."""
         return self._per_position(lambda r, position: min(r.verified, r.accepted + 1) > position)
 
     @property
     def accepted_histogram(self) -> tuple[int, ...]:
-        """Drafts that accepted exactly 0, 1, ... tokens."""
+        """Rounds with verified drafts that accepted exactly 0, 1, ... tokens."""
         accepted = (*self.num_accepted_per_pos, 0)
         at_least = (self.num_drafts, *self.num_accepted_per_pos)
         return tuple(a - b for a, b in zip(at_least, accepted, strict=True))
@@ -72,7 +72,7 @@ class Acceptance:
 
     @property
     def skipped_by_request(self) -> int:
-        """Draft tokens that a request's own num_tokens left out."""
+        """Draft tokens excluded by a request's own num_speculative_tokens."""
         return self._sum(lambda r: r.drafted - r.wanted)
 
     @property
@@ -86,22 +86,22 @@ class Acceptance:
 
     @property
     def accept_length(self) -> float | None:
-        """Committed tokens a draft, bonus included; 1 if rounds had no draft, None without one."""
+        """Committed tokens per draft, bonus included; 1 if no round drafts, None without rounds."""
         return self._length(self.num_accepted_tokens + self.num_drafts)
 
     @property
     def accept_length_eos_corrected(self) -> float | None:
-        """The same without what came after the token that ended a request."""
+        """Accept length without the tokens after the one that ended a request."""
         return self._length(self.num_kept_tokens)
 
     @property
     def acceptance_per_pos(self) -> tuple[float | None, ...]:
-        """Share of all drafts that accepted this position."""
+        """Fraction of all drafts that accepted this position."""
         return tuple(_ratio(count, self.num_drafts) for count in self.num_accepted_per_pos)
 
     @property
     def conditional_acceptance_per_pos(self) -> tuple[float | None, ...]:
-        """Share of the drafts that tried this position."""
+        """Fraction of the drafts that tried this position and accepted it."""
         pairs = zip(self.num_accepted_per_pos, self.num_tried_per_pos, strict=True)
         return tuple(_ratio(accepted, tried) for accepted, tried in pairs)
 

@@ -1,4 +1,4 @@
-"""A part of a prompt that one prefill program runs."""
+"""Part of a prompt that one prefill program runs."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,11 @@ from eagle3_jax.engine.sequence import Sequence
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """The next chunk of a sequence's prompt: [start, start + length). feature_rows: where features
-    of its images and the token after it are, None in an engine without vision. new_images: to be
-    encoded before it."""
+    """The next chunk of a sequence's prompt: [start, start + length).
+
+    `feature_rows` are the rows of image features for its tokens and the next, None without vision.
+    `new_images` must be encoded first.
+    """
 
     sequence: Sequence
     start: int

@@ -1,12 +1,12 @@
-"""The engine's fixed sizes: what is compiled before readiness and never again."""
+"""Engine configuration: sizes and modes that are fixed when programs compile."""
 
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from eagle3_jax.engine.adaptive.batch_size_table import BatchSizeTable, check_table, expand_table
+from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
 from eagle3_jax.engine.kernel_names import OPERATIONS
-from eagle3_jax.engine.kv.scales import KVScales
+from eagle3_jax.engine.kv_scales import KVScales
 from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
 from eagle3_jax.speculative.tree.shape import tree_shape
 from eagle3_jax.speculative.widths import Widths
@@ -19,41 +19,39 @@ MM_ENCODER_TP_MODES = ("data", "weights")
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Sizes and modes of one engine.
+    """Sizes and modes of one engine. Raises ValueError for sizes that cannot work.
 
-    num_speculative_tokens: k, drafts a round, 0..8. max_model_len: prompt + answer, in tokens.
-    num_pages: KV pages including the scratch page; None holds max_num_seqs full sequences.
-    prefill_chunk: prompt tokens a prefill program takes. batch_buckets: compiled batch sizes;
-    None doubles up to max_num_seqs. exact: one bucket, so that a request's bits depend on itself
-    alone. enable_prefix_caching: prompts reuse KV pages of sequences that began alike.
-    enable_structured_outputs: where they can be had, their programs are compiled too.
-    rejection_sample_method and the two below: see eagle3_jax.speculative.method.
-    num_speculative_tokens_per_batch_size: rows (first batch size, last, k' <= k); adaptive: the
-    engine chooses k' <= k by what it measures. Each k' has programs of its own then.
-    kv_cache_dtype: `auto`, that of the model, `bfloat16`, or `fp8`: e4m3fn times kv_cache_scale,
-    one factor for all pools or one for each, which fp8 needs.
-    kernels: the implementation that operations run as, None for the device's own (see
-    pallas_kernels.dispatch). xla_kernels: operations whose kernel is switched off; XLA compiles
-    their contract.
-    decode_context_parallel_size: D neighbouring devices divide the slots of a page of latents, or
-    of keys and values that they share a head of, so that it has page_size * D tokens (see
-    eagle3_jax.layers.split_context); it divides the devices that need a page.
-    kv_offloading_bytes: host memory for pages that the cache has no room for, over all devices (see
-    eagle3_jax.engine.kv.tiers); 0 for none. kv_offloading_least_tokens: fewer than these are
-    prefilled again rather than loaded; None for any page. kv_offloading_dir,
-    kv_offloading_dir_bytes: a directory that keeps what comes to the host's memory, so that it
-    outlives the engine, and how much of it.
-    mm_draft_embedding: what the draft embeds at positions of images: `pad`, the placeholder's id,
-    as vLLM does, or `target`, the row that the target has there, as SGLang does.
-    mm_encoder_cache_tokens: tokens of images whose features the devices keep, which is the most
-    that one image may have; 0 for those of a prefill chunk and two of the model's largest.
-    mm_encoder_tp_mode: `data`, images are divided over devices that each hold the whole tower;
-    `weights`, the tower is, and every device sees every image.
-    data_parallel_size: replicas with max_num_seqs slots and pages of their own, which share routed
-    experts alone; sizes of batches and pools are those of one replica.
-    eagle_topk, num_draft_tokens: trees of drafts as SGLang's flags give them (see
-    eagle3_jax.speculative.tree.shape), num_speculative_tokens levels deep; topk 1 is a chain.
-    Raises ValueError for sizes that cannot work.
+    Attributes:
+        num_speculative_tokens: Drafts per round (k), 0..8.
+        max_model_len: Maximum tokens of prompt + answer.
+        num_pages: KV pages including scratch; None holds max_num_seqs full sequences.
+        prefill_chunk: Prompt tokens per prefill program.
+        batch_buckets: Compiled batch sizes; None doubles up to max_num_seqs.
+        exact: Use one bucket, so that a request's bits depend on itself alone.
+        enable_prefix_caching: Reuse KV pages of sequences with the same prefix.
+        enable_structured_outputs: Compile the programs of grammars if grammars are available.
+        rejection_sample_method, synthetic_*: See eagle3_jax.speculative.method.
+        num_speculative_tokens_per_batch_size: Rows (first batch size, last, k' <= k).
+        adaptive: Choose k' <= k by measurement. Each possible k' has its own programs.
+        eagle_topk, num_draft_tokens: Draft trees of k levels, with SGLang's meanings; topk 1 is a
+            chain (eagle3_jax.speculative.tree.shape).
+        kv_cache_dtype: `auto` (the model's), `bfloat16`, or `fp8` (e4m3fn times kv_cache_scale).
+        kv_cache_scale: One scale for all pools or one per pool; fp8 needs it.
+        kernels: Implementation of operations, None for the device's own (pallas_kernels.dispatch).
+        xla_kernels: Operations whose kernel is off; XLA compiles their reference.
+        decode_context_parallel_size: Neighbours D that divide a page of latents or of a shared KV
+            head, so that it has page_size * D tokens. D divides the devices that need the page.
+        kv_offloading_bytes: Host memory for evicted pages, over all devices; 0 for none.
+        kv_offloading_least_tokens: Minimum cached tokens to load instead of prefilling them.
+        kv_offloading_dir, kv_offloading_dir_bytes: Directory that keeps the host's pages after the
+            engine ends, and its size limit.
+        mm_draft_embedding: Draft input at images: `pad` is the placeholder id, as in vLLM, and
+            `target` the target's row, as in SGLang.
+        mm_encoder_cache_tokens: Image tokens whose features devices keep, the maximum of one image;
+            0 for those of a prefill chunk and two of the model's largest images.
+        mm_encoder_tp_mode: `data` divides images over devices with whole towers; `weights` divides
+            the tower, and every device sees every image.
+        data_parallel_size: Replicas, each with these sizes, that share only routed experts.
     """
 
     num_speculative_tokens: int = 3
@@ -79,7 +77,7 @@ class EngineConfig:
     xla_kernels: tuple[str, ...] = ()
     decode_context_parallel_size: int = 1
     kv_offloading_bytes: int = 0
-    kv_offloading_least_tokens: int | None = None
+    kv_offloading_least_tokens: int = 1
     kv_offloading_dir: str | None = None
     kv_offloading_dir_bytes: int = 0
     mm_draft_embedding: str = "pad"
@@ -137,8 +135,7 @@ class EngineConfig:
                 "kv_offloading_bytes keeps the pages of one replica: data_parallel_size must be 1, "
                 f"got {self.data_parallel_size}"
             )
-        least = self.kv_offloading_least_tokens
-        if least is not None and least < 1:
+        if (least := self.kv_offloading_least_tokens) < 1:
             raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_offloading_dir and not self.kv_offloading_bytes:
             raise ValueError("kv_offloading_dir needs host memory: give kv_offloading_bytes")
@@ -150,8 +147,8 @@ class EngineConfig:
         scale, is_float8 = self.kv_cache_scale, self.kv_cache_dtype == "fp8"
         if scale is None and is_float8:
             raise ValueError(
-                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench kv-cache "
-                "--measure) or one number for all pools"
+                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench accept "
+                "--measure-kv-scales) or one number for all pools"
             )
         if scale is not None and not is_float8:
             raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")
@@ -200,7 +197,7 @@ class EngineConfig:
 
     @cached_property
     def method(self) -> SpeculationMethod:
-        """How rounds speculate; ValueError where the fields contradict each other."""
+        """Speculation method; raises ValueError if fields contradict each other."""
         method = speculation_method(
             self.rejection_sample_method,
             self.num_speculative_tokens,
@@ -212,12 +209,12 @@ class EngineConfig:
 
     @property
     def chooses_k(self) -> bool:
-        """Whether rounds may draft fewer tokens than num_speculative_tokens."""
+        """True if rounds may draft fewer tokens than num_speculative_tokens."""
         return self.adaptive or self.num_speculative_tokens_per_batch_size is not None
 
     @property
     def draft_counts(self) -> tuple[int, ...]:
-        """Every k a round may have, ascending."""
+        """Every k that a round may have, ascending."""
         if self.adaptive:
             return tuple(range(self.num_speculative_tokens + 1))
         if self.num_speculative_tokens_per_batch_size is None:
@@ -234,10 +231,10 @@ class EngineConfig:
 
     @property
     def round_widths(self) -> tuple[Widths | None, ...]:
-        """The widths rounds are compiled for; None where there is only the state's.
+        """Widths that rounds are compiled for; None if there is only the state's.
 
-        Plain decoding (k = 0) would waste most of a first pass as wide as the widest round, so it
-        has a program of its own for sequences whose last round was plain too.
+        Plain decoding (k = 0) has a program for sequences whose last round was plain too, because
+        the widest first pass would be mostly waste.
         """
         if not self.chooses_k:
             return (None,)
@@ -246,14 +243,14 @@ class EngineConfig:
 
     @property
     def width(self) -> int:
-        """Most tokens a round commits for each sequence: k drafts and one of the target's own."""
+        """Maximum tokens that a round commits per sequence: k drafts and the target's own token."""
         return self.num_speculative_tokens + 1
 
     def rows_ahead(self, known: int, limit: int) -> int:
-        """KV rows of a sequence that two rounds may write, the first of them not read yet.
+        """Return the KV rows that a sequence may need for two rounds, the first one unread.
 
-        known: its rows that the host knows to be committed; limit: the tokens it may have. A chain
-        keeps to the limit; a tree has slots for all its nodes behind the last row there may be.
+        `known` counts its committed rows, `limit` its maximum tokens. A chain keeps to the limit; a
+        tree has slots for all its nodes after the last possible row.
         """
         tree = self.method.tree
         if tree is None:
@@ -267,7 +264,7 @@ class EngineConfig:
 
     @property
     def page_tokens(self) -> int:
-        """Tokens of a page on all devices that share it: what the host calls a page."""
+        """Tokens of a page over all devices that share it; the host's unit of pages."""
         return self.page_size * self.decode_context_parallel_size
 
     @property
@@ -288,13 +285,13 @@ class EngineConfig:
 
     @property
     def split_buckets(self) -> tuple[int, ...]:
-        """Batch sizes of rounds that run as two programs: few, because there are two of each."""
+        """Batch sizes of two-program rounds: few, because there are two programs of each."""
         return tuple(sorted({self.buckets[0], self.buckets[-1]}))
 
     def split_bucket_for(self, batch: int) -> int:
-        """The smallest of them that holds `batch` sequences."""
+        """Return the smallest split bucket that holds `batch` sequences."""
         return next(size for size in self.split_buckets if size >= batch)
 
     def bucket_for(self, batch: int) -> int:
-        """The smallest compiled batch size that holds `batch` sequences."""
+        """Return the smallest compiled batch size that holds `batch` sequences."""
         return next(b for b in self.buckets if b >= batch)

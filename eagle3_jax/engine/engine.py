@@ -1,31 +1,30 @@
 """Continuous batching: queues requests, puts prefill chunks between rounds, applies stop rules.
 
-One thread owns an engine. Programs are dispatched ahead: a round is read only after the next one is
-on its way (depth 2), so the host works while the device does. What the host learns late costs
-nothing but a wasted row: finished rows are flagged on the device and compute on scratch.
+One thread owns an engine. A round is read only after the next one is dispatched (depth 2), so host
+and device overlap. Late information costs only wasted rows: finished rows are flagged on the device
+and compute on scratch.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.adaptive.choose_k import FixedChooser, GoodputChooser
+from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
+from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.engine.grammars.masking import Masking
-from eagle3_jax.engine.grammars.matchers import matcher_of
-from eagle3_jax.engine.grammars.split_round import batches_of, run_split_round, with_masks
+from eagle3_jax.engine.grammars.thinking import matcher_of
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.in_flight import InFlight
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
 from eagle3_jax.engine.kv.tiers.below import tiers_below
 from eagle3_jax.engine.kv.tiers.exports import Exports
-from eagle3_jax.engine.kv.tiers.tier import PageBytes
+from eagle3_jax.engine.page_tiers import PageBytes
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.output import ProgramOutput, RowReport
 from eagle3_jax.engine.programs.processes.call import Peers
 from eagle3_jax.engine.programs.processes.questions import Asked
 from eagle3_jax.engine.programs.processes.remote import Built
@@ -33,22 +32,39 @@ from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.sequence import Sequence, Status
+from eagle3_jax.engine.split_round import batches_of, run_split_round, with_masks
 from eagle3_jax.engine.stats import Counters, EngineStats
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 
+
+class InFlight(NamedTuple):
+    """A dispatched program whose output is not read yet.
+
+    `members` are in the order of reports; a round makes `drafted` drafts for each. `timed` is a
+    round's choice of k if the previous program was unread at its dispatch, so that the time between
+    the two reads is the round's own.
+    """
+
+    output: ProgramOutput
+    members: list[Sequence]
+    is_round: bool
+    drafted: int = 0
+    timed: ChosenK | None = None
+
+
 DISPATCH_DEPTH = 2
 BETWEEN_LOOKS_S = 0.0005
-"""How long an engine that has nothing else to do leaves copies of pages alone."""
+"""Interval between polls of page copies if the engine has no other work."""
 MOST_CHUNKS = 4
-"""Prefill chunks between two rounds while prompts wait for slots that are empty: rounds of a few
-rows cost about as much as full ones. Nobody's next token waits for more."""
+"""Maximum prefill chunks between two rounds while prompts wait for empty slots: a round of few rows
+costs about as much as a full one. Running requests wait no longer than this."""
 
 
 class Engine:
-    """add() requests, step() until has_work is false; every step returns news of requests."""
+    """Serves requests: add() them and call step() until has_work is false."""
 
     def __init__(
         self,
@@ -63,9 +79,11 @@ class Engine:
         kv_events: KVEventLog | None = None,
         vision: VisionModel | None = None,
     ):
-        """clock: seconds that only rise, which an adaptive engine measures its rounds with.
-        peers: get every program call where other processes hold parts of the pair, or all of it.
-        kv_events: gets every change of the prefix index. vision: the target's, for images."""
+        """Attach the optional parts of an engine.
+
+        `clock` (monotonic seconds) measures rounds if adaptive. `peers` hold parts or all of the
+        pair and get every program call. `kv_events` gets every change of the prefix index.
+        """
         if config.adaptive and (draft is None or clock is None):
             raise ValueError("an adaptive engine needs a draft to choose k for, and a clock")
         self.config = config
@@ -76,7 +94,7 @@ class Engine:
         self._vocab_size = target.config.vocab_size
         self.grammars: grammars.GrammarCompiler | None = None
         if config.enable_structured_outputs and config.method.rejection_sample_method == "coupled":
-            self.grammars = grammars.load_grammars(tokenizer, self._vocab_size, self._eos)
+            self.grammars = load_grammars(tokenizer, self._vocab_size, self._eos)
         self._masking = Masking(self._vocab_size)
         images = vision and ImageLayout.of(vision, target, draft, config)
         more: Any = {"has_grammars": self.grammars is not None, "peers": peers}
@@ -87,45 +105,45 @@ class Engine:
         self._in_flight: deque[InFlight] = deque()
         self._outputs: list[RequestOutput] = []
         self.started: list[str] = []
-        """Requests whose prompts the latest step was the first to run."""
+        """Requests whose prompts started to run in the latest step."""
         self._num_drafts = config.num_speculative_tokens if draft is not None else 0
         self._counters = Counters()
 
     def warmup(self, progress: Progress | None = None) -> None:
-        """Compiles every program, in peers too; nothing compiles after."""
+        """Compile every program, in peers too; nothing compiles afterwards."""
         self._runner.compile(progress)
 
     @property
     def built(self) -> Built:
-        """What an engine without devices has to know to have this one follow it."""
+        """Facts that an engine without devices must know to drive this one."""
         return self._runner.built
 
     def follow(self, messages: Iterable[bytes | Asked]) -> None:
-        """Runs what the engine of another process sends its peers, until it sends no more; takes no
-        requests. ValueError for what can't have been sent."""
+        """Run the calls of another process's engine; raise ValueError for impossible messages."""
         self._runner.follow(messages)
 
     def add(self, request: Request) -> None:
-        """Queues a request. Raises ValueError when it can never run here."""
+        """Queue a request; raise ValueError if it can never run here."""
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use")
         request.check_token_ids(self._vocab_size)
         self._replicas.first.check(request)
-        matcher, most = matcher_of(request, self.grammars), self.config.max_model_len
+        matcher = matcher_of(request.sampling, request.grammar, self.grammars)
+        most = self.config.max_model_len
         sequence = Sequence.of(request, self._eos, most, self._tokenizer, matcher)
         self._sequences[request.request_id] = sequence
         self._replicas.add(sequence)
         self._counters.prompt_tokens += len(request.prompt_ids)
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request now; its pages are free at once. Unknown ids are ignored."""
+        """End a request and free its pages now; ignore unknown ids."""
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             sequence.finish("abort")
             self._report(sequence)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets what pages contain; False, and nothing happens, while there are requests."""
+        """Forget cached pages; return False and do nothing while there are requests."""
         if self._sequences:
             return False
         self._replicas.forget_prefixes()
@@ -133,11 +151,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether step() has something to do."""
+        """True if step() has something to do."""
         return any((self._sequences, self._in_flight, self._outputs, self._replicas.is_copying))
 
     def step(self) -> list[RequestOutput]:
-        """Dispatches prefill chunks, mostly one, and one round; then reads what is due."""
+        """Dispatch prefill chunks, usually one, and one round; read due outputs and return them."""
         self.started = []
         self._masking.begin_step()
         self._replicas.begin_step()
@@ -159,30 +177,30 @@ class Engine:
         return outputs
 
     def close(self) -> None:
-        """Leaves its directory of pages, if it has one, to another engine."""
+        """Release the directory of pages, if any, for another engine."""
         if (disk := self._replicas.first.disk) is not None:
             disk.close()
 
     @property
     def host_pages(self) -> PageBytes:
-        """Pages in the host's memory."""
+        """Access to pages in host memory."""
         return self._runner
 
     @property
     def exports(self) -> Exports | None:
-        """Prompts' pages that are kept for other engines."""
+        """Outgoing pages for other engines."""
         return self._replicas.first.exports
 
     def kv_peaks(self) -> KVPeaks:
-        """The largest magnitudes in the KV pools; what was overwritten since is not there."""
+        """Return the largest magnitudes in the KV pools, without overwritten values."""
         return self._runner.executor.kv_peaks()
 
     def stats(self) -> EngineStats:
-        """A snapshot of load and counters."""
+        """Return a snapshot of load and counters."""
         return EngineStats.of(self._replicas.schedulers, self._counters, self._num_drafts)
 
     def _dispatch_prefill(self) -> bool:
-        """The next chunk of each replica that has one, but for those whose masks are late."""
+        """Dispatch the next chunk of each replica, except those whose masks are late."""
         chunks = self._replicas.next_chunks()
         ending = [chunk.sequence for chunk in chunks if chunk.last]
         ready, masks = with_masks(ending, self._masking, self._constrained)
@@ -194,7 +212,7 @@ class Engine:
         output = self._runner.prefill(self._replicas.bring_images(chunks), masks)
         self._replicas.chunks_dispatched(chunks)
         has_news = any(chunk.last or chunk.sequence.scores_prompt for chunk in chunks)
-        # One without news is read only to know when the round behind it began.
+        # A chunk without news is read only to time the round after it.
         if has_news or (self._clock and self._in_flight):
             self._in_flight.append(InFlight(output, members, is_round=False))
         return True
@@ -218,15 +236,14 @@ class Engine:
         return bool(members)
 
     def _end_failed(self) -> None:
-        """Ends those whose grammars can't say what may come next, and nobody else."""
+        """End the sequences whose grammars cannot compute a next mask."""
         failures = self._masking.failures()
         for sequence in [s for s in self._sequences.values() if s.matcher in failures]:
             sequence.finish("error", f"{GRAMMAR_FAILED}: {failures[sequence.matcher]}")
             self._report(sequence)
 
     def _round_members(self) -> list[Sequence]:
-        """Who takes part in the next round. Masks need all that is committed: with one among them
-        nothing stays in flight."""
+        """Return the next round's members. If one needs masks, read everything in flight first."""
         members = self._members_with_pages()
         if not any(map(self._constrained, members)):
             return members
@@ -235,18 +252,17 @@ class Engine:
         return self._members_with_pages()
 
     def _constrained(self, sequence: Sequence) -> bool:
-        """Whether it must have masks now. In exact mode always: which program decides a position
-        may not depend on the width of rounds."""
+        """Return whether it needs masks now: always in exact mode, whatever the width of rounds."""
         exact = self.config.exact and sequence.matcher is not None
         return exact or sequence.needs_masks(self.config.width)
 
     def _members_with_pages(self) -> list[Sequence]:
-        """The sequences of the next round."""
+        """Return the sequences of the next round, after preemptions for lack of pages."""
         self._preempt(self._replicas.lacks_pages)
         return self._replicas.round_members()
 
     def _preempt(self, find: Callable[[], Sequence | None]) -> None:
-        """Preempts what `find` returns until that is None. Reads what is in flight before."""
+        """Preempt what `find` returns until that is None; read programs in flight first."""
         while (victim := find()) is not None:
             if self._in_flight:
                 self._read_oldest()
@@ -273,10 +289,10 @@ class Engine:
                 self._counters.skipped_finished += program.drafted
 
     def _commit(self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int) -> None:
-        """Takes one program's tokens for one sequence."""
+        """Commit one program's tokens of one sequence."""
         replayed = sequence.replay > 0
         if is_round:
-            # The round began by giving the rows below its length their final draft KV.
+            # The round began by writing final draft KV to the rows below its length.
             self._replicas.of(sequence).prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
         kept = sequence.take(row.token_ids, row.logprobs)
@@ -290,7 +306,7 @@ class Engine:
         self._report(sequence)
 
     def _report(self, sequence: Sequence) -> None:
-        """Queues the sequence's news; a finished one leaves the engine."""
+        """Queue the sequence's output, and remove a finished sequence."""
         output = sequence.output()
         if sequence.status is Status.FINISHED:
             self._replicas.of(sequence).remove(sequence)

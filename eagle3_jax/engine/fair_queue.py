@@ -1,7 +1,7 @@
-"""How the clients of an engine share its slots: who begins next, and who gives a slot up.
+"""Fair sharing of an engine's slots between clients: admission and preemption order.
 
-Max-min fairness over slots, and a round robin over clients between equals. The client of a request
-is `Request.client`. With one client this is first come, first served, and nothing is preempted.
+Slots follow max-min fairness, with a round robin over clients between equals. The client of a
+request is `Request.client`. With one client this is first come, first served without preemption.
 """
 
 from collections import deque
@@ -13,31 +13,30 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.sequence import Sequence, Status
 
 ROUNDS_BETWEEN_PREEMPTIONS = 8
-"""A preemption costs about a prefill chunk, and a round that overlaps with no other."""
+"""Rounds between preemptions: one costs about a prefill chunk and a round without overlap."""
 TURN_TOKENS = 64
-"""Tokens that the only sequence of a client generates before a client without a slot gets its slot.
-"""
+"""Tokens after which a client's only sequence may lose its slot to a client without one."""
 
 
 @dataclass
 class ClientLine:
-    """The sequences of one client: those that wait, first come first, and how many have slots."""
+    """The sequences of one client: waiting ones in order of arrival, and the number with slots."""
 
     waiting: deque[Sequence] = field(default_factory=deque)
     num_slots: int = 0
 
 
 class FairQueue:
-    """The sequences of all clients: iteration yields those that wait, `admitted` has the others.
+    """The sequences of all clients; iteration yields waiting ones, `admitted` holds the others.
 
-    A client is known as long as it has sequences. A new one takes its turn behind the others.
+    A client is known as long as it has sequences. A new one queues behind the others.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.admitted: list[Sequence] = []
         """Sequences with a slot, oldest first."""
         self._config = config
-        self._lines: dict[str, ClientLine] = {}  # The client that was served longest ago first.
+        self._lines: dict[str, ClientLine] = {}  # The least recently served client first.
         self._rounds_since_preemption = ROUNDS_BETWEEN_PREEMPTIONS
 
     def __len__(self) -> int:
@@ -55,20 +54,19 @@ class FairQueue:
         self._lines.setdefault(sequence.request.client, ClientLine()).waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a waiting sequence."""
+        """Remove a waiting sequence."""
         self._line_of(sequence).waiting.remove(sequence)
         self._forget_if_idle(sequence.request.client)
 
     def admit(self, sequence: Sequence) -> None:
-        """Note that a waiting sequence got a slot."""
+        """Record that a waiting sequence got a slot."""
         line = self._line_of(sequence)
         line.waiting.remove(sequence)
         line.num_slots += 1
         self.admitted.append(sequence)
 
     def release(self, sequence: Sequence, *, waits: bool) -> None:
-        """Note that a sequence lost its slot. With `waits` it is the next one of its client, whose
-        turn ends."""
+        """Record a lost slot. With `waits` the sequence is its client's next, whose turn ends."""
         line = self._line_of(sequence)
         line.num_slots -= 1
         self.admitted.remove(sequence)
@@ -79,16 +77,16 @@ class FairQueue:
         self._forget_if_idle(sequence.request.client)
 
     def end_turn(self, sequence: Sequence) -> None:
-        """Put the client of a sequence behind all others."""
+        """Move the client of a sequence behind all others."""
         client = sequence.request.client
         self._lines[client] = self._lines.pop(client)
 
     def first(self, is_ready: Callable[[Sequence], bool]) -> Sequence | None:
         """Return the sequence that should get the next slot.
 
-        It is the first ready one of the client with the fewest slots; of equals, the client that
-        was served longest ago. Clients with a prompt under way are passed over, so that a prompt
-        finds all the pages of its client's earlier ones.
+        This is the first ready one of the client with the fewest slots, or of the least recently
+        served client among equals. Clients with a prefill in progress are skipped, so that a prompt
+        finds all pages of its client's earlier prompts.
         """
         busy = self._prefilling()
         lines = [line.waiting for client, line in self._lines.items() if client not in busy]
@@ -96,7 +94,7 @@ class FairQueue:
         return min(filter(None, firsts), key=self._num_slots, default=None)
 
     def in_turn(self, first: Sequence | None) -> list[Sequence]:
-        """Return the prompts under way, one of each client, and `first` in the order of turns."""
+        """Return the prefills in progress, one per client, and `first`, in turn order."""
         found = self._prefilling()
         if first is not None:
             found[first.request.client] = first
@@ -108,11 +106,11 @@ class FairQueue:
         return max(reversed(self.admitted), key=self._num_slots)
 
     def debtor(self, is_ready: Callable[[Sequence], bool]) -> Sequence | None:
-        """Return the sequence that owes its slot to the first that waits, if there is one.
+        """Return the sequence that must yield its slot to the first waiting one, if any.
 
-        That is the youngest of the client with the most slots, where this client still has as many
-        as the other one afterwards. Where every slot belongs to another client and one has none,
-        it is the oldest sequence that has had its turn.
+        It is the youngest of the client with the most slots, if that client keeps at least as many
+        as the other. If every slot belongs to another client and a client has none, it is the
+        oldest sequence that has had its turn.
         """
         is_early = self._rounds_since_preemption < ROUNDS_BETWEEN_PREEMPTIONS
         if is_early or len(self._lines) < 2 or not self.admitted:
@@ -125,19 +123,20 @@ class FairQueue:
         return None if own else next(filter(self._has_had_turn, self.admitted), None)
 
     def count_round(self) -> None:
-        """Note that a round begins."""
+        """Record that a round begins."""
         self._rounds_since_preemption += 1
 
     def _has_had_turn(self, sequence: Sequence) -> bool:
-        """Return whether a sequence has generated TURN_TOKENS since it got its slot, and as many
-        tokens as its restart took chunks and replayed tokens, so that an answer's restarts together
-        cost at most about twice its own rounds."""
+        """Return whether a sequence has generated TURN_TOKENS, and as many as its restart cost.
+
+        Counting chunks and replays, an answer's restarts then cost at most about twice its rounds.
+        """
         restart = len(sequence.prefill_ids) // self._config.prefill_chunk
         restart += sequence.num_kept if self._config.exact else 0
         return len(sequence.output_ids) - sequence.num_kept >= max(TURN_TOKENS, restart)
 
     def _prefilling(self) -> dict[str, Sequence]:
-        """The prompt that each client has under way, if it has one."""
+        """Return each client's prefill in progress, if any."""
         found = (s for s in reversed(self.admitted) if s.status is Status.PREFILLING)
         return {sequence.request.client: sequence for sequence in found}
 

@@ -1,4 +1,4 @@
-"""The operations that have a kernel, under the names that logs and flags know them by.
+"""Names of operations with a kernel, as used in logs and flags.
 
 Read with the flags, before anything imports JAX.
 """

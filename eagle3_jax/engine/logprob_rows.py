@@ -1,4 +1,4 @@
-"""Log-probabilities as callers see them: host values, under vLLM's names."""
+"""Log-probabilities for callers: host values, under vLLM's names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ import numpy as np
 
 
 class Logprob(NamedTuple):
-    """The natural logarithm of a token's probability, and its rank: how many tokens are at least as
-    good, itself included; of one among the best asked for, its place there. So no two are alike."""
+    """Natural logarithm of a token's probability, and its unique rank.
+
+    The rank counts the tokens at least as likely, itself included, or is the place among the best.
+    """
 
     logprob: float
     rank: int
 
 
 class LogprobsOfToken(Mapping[int, Logprob]):
-    """The log-probabilities at one position, by token id: first the token that was generated, then
-    the best tokens by rank.
+    """Log-probabilities at one position by token id: the generated token, then the best by rank.
 
     With 20 best tokens an entry takes 0.4 kB; a dict of its values takes 4 kB.
 
@@ -61,12 +62,12 @@ class LogprobsOfToken(Mapping[int, Logprob]):
 
 
 PromptLogprobs = tuple[LogprobsOfToken | None, ...]
-"""One entry a prompt token; None for the first, which nothing comes before."""
+"""One entry per prompt token; None for the first, which has no predecessor."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogprobRows:
-    """What one program says of one sequence's tokens: `logprobs.TokenLogprobs` of one row."""
+    """One sequence's row of `logprobs.TokenLogprobs` from one program."""
 
     chosen: np.ndarray
     rank: np.ndarray
@@ -75,14 +76,14 @@ class LogprobRows:
 
     @classmethod
     def of_row(cls, scored: Any, row: int) -> "LogprobRows":
-        """One row of a batch's TokenLogprobs."""
+        """Select one row of a batch's TokenLogprobs."""
         return cls(*(array[row] for array in scored))
 
     def __len__(self) -> int:
         return len(self.chosen)
 
     def at(self, index: int, token_id: int, count: int) -> LogprobsOfToken:
-        """Of the token at `index`, and of the `count` best there."""
+        """Return the log-probabilities of the token at `index` and of the `count` best there."""
         return LogprobsOfToken(
             token_id,
             Logprob(float(self.chosen[index]), int(self.rank[index])),

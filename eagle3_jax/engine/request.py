@@ -1,32 +1,32 @@
-"""What callers hand to the engine and what they get back. Host values only."""
+"""Requests to the engine and their outputs. Host values only."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import CompiledGrammar
-from eagle3_jax.engine.kv.tiers.tier import PageSource
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.page_tiers import NO_TOKENS, PageSource, TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.vision.item import PlacedImage
 
 BARS_EVERY_TOKEN = "the request's options bar every token"
 GRAMMAR_FAILED = "structured_outputs are too complex to go on"
-"""How the stop_reasons of errors begin that are the request's own."""
+"""Prefixes of the stop_reason of errors that the request itself caused."""
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to generate; a caller expands n > 1 into n requests with seed + i.
+    """One sequence to generate; callers expand n > 1 into n requests with seed + i.
 
-    cache_salt: only requests of the same salt share pages of the prefix cache. grammar: the form of
-    the answer, if it has one and was compiled beforehand, so that the engine need not.
-    source: where pages of the prompt may be had from. export_as: a name under which they are kept
-    for another engine. Both need an engine with host memory.
-    images: those of the prompt, in order; a placeholder outside of them is a token like others.
-    client: whom the request is scheduled for: clients share the engine fairly. Changes no token.
+    Attributes:
+        cache_salt: Only requests with the same salt share prefix cache pages.
+        grammar: The answer's form, if it was compiled beforehand.
+        source: Origin of pages of the prompt. Needs host memory.
+        export_as: Name under which another engine can get the pages. Needs host memory.
+        images: Images of the prompt, in order. Other placeholders are ordinary tokens.
+        client: Client for fair scheduling; changes no token.
     """
 
     request_id: str
@@ -40,7 +40,7 @@ class Request:
     client: str = field(default="", compare=False)
 
     def check_token_ids(self, vocab_size: int) -> None:
-        """Raises ValueError where prompt or options name an id that the vocabulary lacks."""
+        """Raise ValueError if prompt or options name an id outside the vocabulary."""
         last = vocab_size - 1
         for token in (min(self.prompt_ids), max(self.prompt_ids)) if self.prompt_ids else ():
             if not 0 <= token <= last:
@@ -52,15 +52,18 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """News of one request since its last output.
+    """Output of one request since its previous output.
 
-    token_ids and text are the new ones, already trimmed: token_ids includes the EOS or stop id and
-    excludes what a stop string cuts. stop_reason is the stop id or string that ended it, None for
-    EOS; after an error, what went wrong. rounds: those reported here; what they accepted is counted
-    before trimming. origins: of each token of token_ids, 0 where the target chose it and i where it
-    was accepted as draft i of its round (in a tree: at level i). cached: prompt tokens whose KV was
-    found in the prefix cache, by tier. Where asked for, logprobs has one entry per token of
-    token_ids, and prompt_logprobs, the same in every output, one per token of the prompt.
+    Attributes:
+        token_ids, text: New and trimmed; token_ids includes the EOS or stop id and excludes what a
+            stop string cuts.
+        stop_reason: Stop id or string, None for EOS; after an error, the reason.
+        rounds: Rounds reported here, with acceptance before trimming.
+        cached: Prompt tokens found in the prefix cache, by tier.
+        logprobs, prompt_logprobs: If requested, one entry per token of token_ids, and one per
+            prompt token, the same in every output.
+        origins: Per token of token_ids 0 if the target chose it, i if it was accepted as draft i of
+            its round (in a tree: at level i).
     """
 
     request_id: str
@@ -78,7 +81,7 @@ class RequestOutput:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were not run again, wherever they were found."""
+        """Prompt tokens that were not run again, from any tier."""
         return self.cached.total
 
     @property
@@ -89,7 +92,7 @@ class RequestOutput:
 
 @dataclass(kw_only=True)
 class CollectedOutput:
-    """All that a request has put out so far. texts: in pieces, so that none is copied twice."""
+    """All output of a request so far. `texts` are pieces, so that no text is copied twice."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -103,11 +106,11 @@ class CollectedOutput:
 
     @property
     def text(self) -> str:
-        """The whole of it."""
+        """The whole text."""
         return "".join(self.texts)
 
     def take(self, output: RequestOutput) -> None:
-        """Adds an output."""
+        """Add an output."""
         self.texts.append(output.text)
         self.token_ids.extend(output.token_ids)
         self.origins.extend(output.origins)

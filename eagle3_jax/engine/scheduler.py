@@ -1,4 +1,4 @@
-"""Decides who runs: admission, prefill order, page allocation, preemption. Computes nothing."""
+"""Scheduling on the host: admission, prefill order, page allocation, preemption."""
 
 from array import array
 from dataclasses import replace
@@ -15,15 +15,14 @@ from eagle3_jax.engine.kv.prefix_cache import PrefixCache
 from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
 from eagle3_jax.engine.kv.tiers.exports import Exports
 from eagle3_jax.engine.kv.tiers.fetches import Fetches
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, TierRoom
 from eagle3_jax.engine.kv.tiers.write_through import WriteThrough
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, TierRoom, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
 
 
 class Scheduler:
-    """Gives sequences slots and pages: fairly among clients, first come first served in each."""
+    """Gives sequences slots and pages: fair between clients, in order of arrival for each."""
 
     def __init__(
         self,
@@ -32,7 +31,7 @@ class Scheduler:
         kv_events: KVEventLog | None = None,
         images: ImageLayout | None = None,
     ):
-        """kv_events: gets what changes of the prefix index. images: where their features lie."""
+        """`kv_events` receives changes of the prefix index; `images` is the layout of features."""
         self.config, self.images = config, images and EncoderCache(images)
         self.tier, self.disk = tier, disk = tiers
         self.pages = PagePool(config.pool_pages, kv_events, has_tier=tier is not None)
@@ -47,8 +46,7 @@ class Scheduler:
         self._free_slots = list(range(config.max_num_seqs))[::-1]
 
     def check(self, request: Request) -> None:
-        """Raises ValueError for one that needs host memory where there is none, and for images that
-        can't be run."""
+        """Raise ValueError if a request needs missing host memory or has images that cannot run."""
         moves = request.source is not None or request.export_as is not None
         if moves and self.tier is None:
             raise ValueError("pages go from engine to engine through host memory: give some")
@@ -56,7 +54,7 @@ class Scheduler:
         check_images(request, self.images, exact_chunk)
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence; what its source has of its prompt begins to come."""
+        """Queue a new sequence and start transfers of its prompt's pages."""
         self.waiting.append(sequence)
         self._begin_fetch(sequence)
 
@@ -70,9 +68,9 @@ class Scheduler:
             sequence.fetched = self.fetches.begin(source, keys, missing)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forgets a finished sequence and takes back its slot and pages."""
+        """Remove a finished sequence and free its slot and pages."""
         if sequence.spoiled:
-            # Shared ones too: rows that are not finite would fail whoever finds them.
+            # Shared ones too: rows that are not finite would fail every sequence that finds them.
             self._forget_below(self.pages.keys_of(sequence.pages))
             self.pages.forget(sequence.pages)
         if sequence in self.admitted:
@@ -81,21 +79,19 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def forget_prefixes(self) -> None:
-        """Forgets what pages contain, here and below."""
+        """Forget all cached pages, here and in the tiers."""
         self._forget_below(None)
         self.pages.forget_all()
 
     def _forget_below(self, keys: list[bytes] | None) -> None:
-        """Nobody finds these keys, None: any key, in a tier, nor what is on its way to or from one
-        under them."""
+        """Remove these keys from tiers and transfers. With `keys=None`, remove all keys."""
         for part in filter(None, (self.exports, self.fetches, self.tier, self.disk)):
             part.forget(keys)
 
     def next_chunk(self) -> ChunkPlan | None:
-        """Plan the next chunk: clients take turns, each with the prompt that it has under way or
-        with its next one.
+        """Plan the next chunk: clients take turns with their prefill in progress or next prompt.
 
-        A client has one prompt under way, so that a prompt finds all the pages of those before it.
+        A client has one prefill in progress, so that a prompt finds all pages of earlier ones.
         """
         self._lacks_pages = False
         first = self.waiting.first(self._is_ready) if self._free_slots else None
@@ -105,8 +101,10 @@ class Scheduler:
         return None
 
     def bring_images(self, chunk: ChunkPlan) -> ChunkPlan:
-        """The chunk with the rows of its images' features, and the images to encode before it: it
-        must be dispatched now, because later ones find them there."""
+        """Add the feature rows of a chunk's images, and the images to encode before it.
+
+        The chunk must be dispatched next, because later chunks rely on these features.
+        """
         if self.images is None:
             return chunk
         sequence, end = chunk.sequence, chunk.start + chunk.length
@@ -116,21 +114,21 @@ class Scheduler:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether one more sequence could be admitted, if there are pages for it."""
+        """True if one more sequence could be admitted, given pages."""
         return bool(self._free_slots)
 
     @property
     def leaves_slots_idle(self) -> bool:
-        """Whether prompts wait although there are slots for them."""
+        """True if prompts wait although there are free slots."""
         return bool(self.waiting and self._free_slots)
 
     def chunk_dispatched(self, chunk: ChunkPlan) -> None:
-        """Notes a dispatched chunk; after the last one the sequence joins the rounds."""
+        """Record a dispatched chunk; after the last one the sequence joins the rounds."""
         sequence = chunk.sequence
         sequence.has_started = True
         sequence.num_prefilled += chunk.length
         self.waiting.end_turn(sequence)
-        # The draft's row of the prompt's last token is written by the first round.
+        # The first round writes the draft's row of the prompt's last token.
         self.prefixes.publish(sequence, sequence.num_prefilled - chunk.last)
         if chunk.last:
             sequence.kv_len = sequence.num_prefilled
@@ -141,30 +139,29 @@ class Scheduler:
                 self.exports.begin(name, keys[: self.pages.count_known(keys)])
 
     def round_members(self) -> list[Sequence]:
-        """Sequences a round would advance."""
+        """Return the sequences that a round would advance."""
         running = [s for s in self.admitted if s.status is Status.RUNNING]
         return [s for s in running if not s.surely_finished]
 
     @property
     def has_copies(self) -> bool:
-        """Whether pages are on their way to or from the tier, or could be."""
+        """True if pages are being copied to or from the tier, or could be saved."""
         return self.tier is not None and (self.tier.is_busy or self.pages.has_unsaved)
 
     @property
     def tier_rooms(self) -> tuple[TierRoom, ...]:
-        """How full the tiers below the devices are."""
+        """Occupancy of the tiers below the devices."""
         disk = () if self.disk is None else (self.disk.room,)
         return (*(self.tier.rooms if self.tier else ()), *disk)
 
     @property
     def is_copying(self) -> bool:
-        """Whether there is something for `go_on_with_copies`."""
+        """True if `go_on_with_copies` has work."""
         beside = [part for part in (self.fetches, self.exports, self._writes) if part is not None]
         return self.has_copies or any(part.is_busy for part in beside)
 
     def go_on_with_copies(self) -> None:
-        """Lets those whose pages have come begin, and saves pages that others wait for, then pages
-        nobody holds."""
+        """Start sequences whose pages have arrived, and save exported, then free pages."""
         if self.tier is None or self.fetches is None or self.exports is None:
             return
         self.fetches.go_on()
@@ -179,7 +176,7 @@ class Scheduler:
         self._save_unsaved()
 
     def _save_unsaved(self) -> None:
-        """As many as may be on their way at a time; the oldest, which are the next to go."""
+        """Save as many of the oldest pages, which are evicted next, as may be in flight."""
         while self.tier is not None and self.tier.can_save:
             unsaved = self.pages.oldest_unsaved(COPIED_PAGES)
             kept = self.tier.save([KeyedPage(*page) for page in unsaved]) if unsaved else []
@@ -188,7 +185,7 @@ class Scheduler:
             self.pages.mark_saved(kept)
 
     def debtor(self) -> Sequence | None:
-        """Return the sequence that owes its slot and pages to a client that waits, if one does."""
+        """Return the sequence that must yield its slot and pages to a waiting client, if any."""
         is_short = self._lacks_pages or not self._free_slots
         return self.waiting.debtor(self._is_ready) if is_short else None
 
@@ -201,16 +198,15 @@ class Scheduler:
 
     @property
     def num_deferred(self) -> int:
-        """Sequences in the queue that are passed over: their pages are on their way."""
+        """Queued sequences that are skipped because their pages are being transferred."""
         return sum(not self._is_ready(sequence) for sequence in self.waiting)
 
     def _is_ready(self, sequence: Sequence) -> bool:
-        """Return whether no pages of it are on their way into the host's memory."""
+        """Return whether no pages are being transferred into host memory for it."""
         return self.fetches is None or not self.fetches.waits_for(sequence.source)
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence a slot and pages, if there are enough. Return whether its prompt
-        can begin."""
+        """Admit a waiting sequence if there are enough pages; return whether prefill can start."""
         self._lacks_pages = not self._give_first_pages(sequence)
         if self._lacks_pages:
             return False
@@ -222,9 +218,11 @@ class Scheduler:
         return not loading
 
     def _give_first_pages(self, sequence: Sequence) -> bool:
-        """Pages for its prompt and first rounds, those with the prompt's beginning among them: from
-        the cache, or begun to be loaded from the tier. False, and none taken, where there are not
-        enough, or more could be had without loss soon."""
+        """Allocate pages for its prompt and first rounds, among them cached and loaded ones.
+
+        Returns False and allocates nothing if there are too few, or if pending saves will free
+        some.
+        """
         keys = self.prefixes.find(sequence)
         here = [key for key in keys if self.pages.knows(key)]
         shared = self.pages.share(here)
@@ -247,7 +245,7 @@ class Scheduler:
         return True
 
     def _by_tier(self, sequence: Sequence, below: set[bytes]) -> TokensByTier:
-        """Tokens of the pages that a sequence loads, by where they were when it came."""
+        """Count the tokens of loaded pages by the tier that had them when the sequence came."""
         fetched, source = below & sequence.fetched, sequence.source
         tokens = {"host": len(below) - len(fetched)}
         if source is not None:
@@ -256,7 +254,7 @@ class Scheduler:
         return TokensByTier(**{tier: count * size for tier, count in tokens.items()})
 
     def _pages_wanted(self, sequence: Sequence) -> int:
-        """For the rows of its next two rounds (the dispatch depth)."""
+        """Return the pages for the rows of its next two rounds (the dispatch depth)."""
         known = max(sequence.kv_len, len(sequence.prefill_ids))
         rows = self.config.rows_ahead(known, sequence.limit)
         return -(-rows // self.config.page_tokens)

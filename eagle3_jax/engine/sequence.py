@@ -1,4 +1,4 @@
-"""One request in the engine: its tokens, its pages, and the rules that end it."""
+"""One request in the engine: tokens, pages, and finish rules."""
 
 import math
 import secrets
@@ -10,9 +10,8 @@ from functools import cached_property
 
 from eagle3_jax.engine.acceptance import Round
 from eagle3_jax.engine.grammars.interface import Matcher
-from eagle3_jax.engine.kv.tiers.tier import PageSource
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.page_tiers import NO_TOKENS, PageSource, TokensByTier
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
 from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
@@ -27,7 +26,7 @@ FAILURES = {
 
 
 class Status(Enum):
-    """Where a sequence is in its life."""
+    """Life cycle of a sequence."""
 
     WAITING = auto()
     LOADING = auto()
@@ -40,17 +39,16 @@ class Status(Enum):
 class Sequence:
     """The host's record of one request.
 
-    limit: most tokens it may have, prompt included. kv_len: KV rows the host knows to be committed.
-    rounds_in_flight: dispatched rounds not read yet. last_drafts: k of the last one dispatched, 0
-    before the first. replica: whose slot it has, and whose pages. num_kept: tokens of its answer
-    when it was last preempted; replay: those of them that an exact re-run has still to reproduce.
-    pages: of 32 bits, to be copied into page tables as they are. page_keys: of its first pages, for
-    the prefix cache, which knows num_published of them. cached: prompt tokens found there at the
-    first admission, None before; loaded: those of the latest one that are brought to the devices.
-    source, fetched: where pages that it waits for are brought from, and their keys. images_until:
-    the end of the last image that the prefill came to. matcher: the answer's place in its grammar.
-    origins, logprobs: one entry per token of output_ids, logprobs where asked for; num_put_out
-    tokens were handed out. scored_prompt: prompt_logprobs, as far as they are known.
+    `limit` is its maximum of tokens, prompt included; `kv_len` KV rows are known to be committed.
+    `rounds_in_flight` are unread; the last dispatched one had k = `last_drafts`, 0 before.
+    `replica` owns its slot and pages. At the last preemption the answer had `num_kept` tokens, of
+    which an exact re-run must still reproduce `replay`. `pages` are int32 for page tables;
+    `page_keys` are keys of the first ones, `num_published` of them in the prefix cache. `cached`
+    are the prompt tokens found at the first admission, None before; `loaded` are those of the
+    latest one that are copied to the devices. `source` provides the pages of keys `fetched`.
+    Prefill has reached images up to `images_until`. `origins` and requested `logprobs` have one
+    entry per token of output_ids, of which `num_put_out` were returned. `scored_prompt` is the
+    known part of prompt_logprobs.
     """
 
     request: Request
@@ -97,7 +95,7 @@ class Sequence:
         tokenizer: Tokenizer | None,
         matcher: Matcher | None = None,
     ) -> "Sequence":
-        """Checks a request against the engine's limits. Raises ValueError when it cannot run."""
+        """Make a request's sequence; raise ValueError if it exceeds the engine's limits."""
         sampling, length = request.sampling, len(request.prompt_ids)
         if not 0 < length < max_model_len:
             raise ValueError(
@@ -134,14 +132,13 @@ class Sequence:
 
     @cached_property
     def controlled(self) -> bool:
-        """Whether it needs logit controls: also many stop ids to hold back."""
+        """True if it needs logit controls, also for many stop ids before min_tokens."""
         active = self.request.sampling.active
         return self._holds_back_many or AppliedBy.LOGIT_CONTROLS in active.values()
 
     @cached_property
     def needs_logits(self) -> bool:
-        """Whether its tokens can only be chosen from written logits. A kernel knows a few biases,
-        which are controls else."""
+        """True if its tokens need written logits; a kernel supports a few biases."""
         applied = self.request.sampling.active
         if len(self.request.sampling.bias_pairs) <= MAX_KERNEL_BIASES:
             applied = {name: by for name, by in applied.items() if name != "logit_bias"}
@@ -150,7 +147,7 @@ class Sequence:
 
     @cached_property
     def needs_full(self) -> bool:
-        """Whether only a full program has what it asks for."""
+        """True if only a full program supports its options."""
         active = self.request.sampling.active
         return self.controlled or AppliedBy.FULL_PROGRAMS in active.values()
 
@@ -160,44 +157,43 @@ class Sequence:
 
     @property
     def pause_id(self) -> int:
-        """The token behind which the device waits for a round with masks; NO_PAUSE for none."""
+        """Token after which the device waits for a round with masks; NO_PAUSE for none."""
         form = self.request.sampling.structured_outputs
         return NO_PAUSE if form is None or form.between is None else form.between[0]
 
     def needs_masks(self, most: int) -> bool:
-        """Whether masks bar something of its next tokens, where the programs in flight and another
-        commit up to so many each."""
+        """Return whether masks may restrict tokens committed by programs in flight and one more."""
         free = math.inf if self.matcher is None else self.matcher.free_tokens
         return free < (self.rounds_in_flight + 1) * most
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer's logprobs are asked for."""
+        """True if the answer's logprobs are requested."""
         return self.request.sampling.logprobs is not None
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the prompt's logprobs are asked for: all of it has to run, by its own program."""
+        """True if the prompt's logprobs are requested; a separate program then runs all of it."""
         return self.request.sampling.prompt_logprobs is not None
 
     def wanted_drafts(self, most: int) -> int:
-        """How many of at most `most` drafts a round it lets verify."""
+        """Return the drafts per round, up to `most`, that it lets verify."""
         wanted = self.request.sampling.num_speculative_tokens
         return most if wanted is None else min(wanted, most)
 
     def tokens_between(self, start: int, end: int) -> list[int]:
-        """Its tokens at positions [start, end), as far as they are known."""
+        """Return its known tokens at positions [start, end)."""
         length = len(self.request.prompt_ids)
         answer = self.output_ids[max(start - length, 0) : max(end - length, 0)]
         return self.request.prompt_ids[start:end] + answer
 
     @property
     def surely_finished(self) -> bool:
-        """Whether the rounds in flight must reach the limit: each commits at least one token."""
+        """True if the rounds in flight must reach the limit: each commits at least one token."""
         return self.kv_len + 1 + self.rounds_in_flight >= self.limit
 
     def score_prompt(self, rows: LogprobRows) -> None:
-        """Takes the logprobs of the prompt's next tokens; one that runs again has nothing new."""
+        """Add logprobs of the next prompt tokens; a re-run prompt adds none twice."""
         count, known = self.request.sampling.prompt_logprobs or 0, len(self.scored_prompt)
         tokens = self.request.prompt_ids[known : known + len(rows)]
         self.scored_prompt.extend(rows.at(i, token, count) for i, token in enumerate(tokens))
@@ -205,10 +201,10 @@ class Sequence:
             self.prompt_logprobs = tuple(self.scored_prompt)
 
     def take(self, token_ids: list[int], rows: LogprobRows | None) -> int:
-        """Takes what one program committed, up to its end; how many tokens the answer gained."""
+        """Append a program's committed tokens up to the finish; return the answer's gain."""
         before, count = len(self.output_ids), self.request.sampling.logprobs
         for index, token in enumerate(token_ids):
-            # Behind the drafts of a round comes the target's own token, as of a prefill.
+            # After a round's drafts comes the target's own token, as after prefill.
             origin = index + 1 if index < len(token_ids) - 1 else 0
             scored = None if rows is None or count is None else rows.at(index, token, count)
             self.append(token, scored, origin)
@@ -217,10 +213,10 @@ class Sequence:
         return len(self.output_ids) - before
 
     def append(self, token: int, logprobs: LogprobsOfToken | None = None, origin: int = 0) -> None:
-        """Takes one committed token and applies the finish rules: stop id, stop string, length.
+        """Append one committed token and apply the finish rules: stop id, stop string, length.
 
-        A stop within the length budget beats the length. A grammar ends at an EOS id, whether or
-        not the request ignores them.
+        A stop within the length budget precedes the length. A grammar ends at an EOS id, even if
+        the request ignores EOS.
         """
         if token in FAILURES:
             self.finish("error", FAILURES[token])
@@ -254,16 +250,16 @@ class Sequence:
 
     @property
     def spoiled(self) -> bool:
-        """Whether it ended because its logits were not finite, so that its KV may not be either."""
+        """True if it ended with non-finite logits, so that its KV may be non-finite too."""
         return (self.finish_reason, self.stop_reason) == ("error", FAILURES[NOT_FINITE])
 
     def finish(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
-        """Ends the sequence; its later device output is ignored."""
+        """End the sequence; its later device output is ignored."""
         self.status = Status.FINISHED
         self.finish_reason, self.stop_reason = reason, stop_reason
 
     def output(self) -> RequestOutput | None:
-        """The news since the last call, or None while all of it is held back."""
+        """Return the output since the last call, or None while all of it is held back."""
         token_ids, text = self.stream.take(final=self.status is Status.FINISHED)
         if not (token_ids or text or self.finish_reason):
             return None
@@ -285,9 +281,11 @@ class Sequence:
         )
 
     def rewind(self, *, exact: bool) -> None:
-        """Back to waiting after losing its pages, to prefill all it has. In exact mode it prefills
-        its prompt alone and generates its answer again: the same programs give the same bits, so
-        the tokens already delivered are replayed."""
+        """Return to waiting after losing the pages, to prefill all tokens.
+
+        In exact mode prefill the prompt and regenerate the answer: the same programs give the same
+        bits, so the delivered tokens are replayed.
+        """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         self.last_drafts = self.images_until = 0
         if len(self.scored_prompt) < len(self.request.prompt_ids):

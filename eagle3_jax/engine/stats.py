@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eagle3_jax.engine.acceptance import Acceptance, Round
-from eagle3_jax.engine.kv.tiers.tier import TierRoom
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
+from eagle3_jax.engine.page_tiers import NO_TOKENS, TierRoom, TokensByTier
 
 if TYPE_CHECKING:
     from eagle3_jax.engine.images.encoder_cache import EncoderCache
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counters:
-    """What only ever grows."""
+    """Monotonic counters."""
 
     rounds: Counter[Round] = field(default_factory=Counter)
     skipped_finished: int = 0
@@ -26,19 +25,19 @@ class Counters:
 
 @dataclass(frozen=True)
 class EngineStats(Acceptance):
-    """A snapshot: the rounds of all requests, and the load.
+    """A snapshot of load, and of the rounds of all requests.
 
-    skipped_finished: draft tokens of rounds that were dispatched before the host knew that their
-    request had ended. prefix_cache_queries, cached: prompt tokens looked up, and those found, by
-    tier. free_pages includes pages that are kept only for whoever comes with their contents. tiers:
-    how full those below the devices are. damaged_pages: files that were not the pages of their
-    names. failed_fetches: pages that a disk or another server had and could not be brought here.
-    foreign_files: those that were no pages in the directory at start.
-    encoder_cache_queries, encoder_cache_hits: images that prefills needed, and those whose features
-    were kept; encoder_cache_tokens of encoder_cache_capacity are. images_encoded: the others, some
-    of them again for a later chunk.
-    num_deferred: of the waiting, those whose pages are on their way from below the host's memory.
-    synthetic_acceptance_length: None unless acceptance is synthetic, and answers not the model's.
+    Attributes:
+        skipped_finished: Drafts of rounds dispatched before their request was known to have ended.
+        prefix_cache_queries, cached: Prompt tokens looked up, and found by tier.
+        free_pages, tiers: Free pages, also those with cached contents; memory tiers' occupancy.
+        damaged_pages, foreign_files: Files that were not the page of their name, or no pages.
+        failed_fetches: Pages that a disk or server had and could not deliver.
+        encoder_cache_queries, encoder_cache_hits: Images that prefills needed, and those with
+            cached features, which use encoder_cache_tokens of encoder_cache_capacity.
+        images_encoded: Encodings of other images, including repeated ones.
+        num_deferred: Waiting sequences whose pages are in transfer to host memory.
+        synthetic_acceptance_length: None if acceptance is real and answers are the model's.
     """
 
     num_running: int
@@ -66,12 +65,12 @@ class EngineStats(Acceptance):
 
     @property
     def prefix_cache_hits(self) -> int:
-        """Prompt tokens found, wherever."""
+        """Prompt tokens found in any tier."""
         return self.cached.total
 
     @property
     def prefix_cache_loaded(self) -> int:
-        """Of these, brought to the devices from elsewhere."""
+        """Prompt tokens found and copied to the devices from elsewhere."""
         return self.cached.below
 
     @property
@@ -81,7 +80,7 @@ class EngineStats(Acceptance):
 
     @property
     def prefix_cache_missed(self) -> int:
-        """Prompt tokens looked up that the devices did not have."""
+        """Prompt tokens looked up that were not on the devices."""
         return self.prefix_cache_queries - self.cached.device
 
     @classmethod
@@ -91,7 +90,7 @@ class EngineStats(Acceptance):
         counters: Counters,
         num_speculative_tokens: int,
     ) -> "EngineStats":
-        """As they are now, of all replicas together."""
+        """Take a snapshot over all replicas."""
         first, disk, cached = schedulers[0], schedulers[0].disk, NO_TOKENS
         for scheduler in schedulers:
             cached = cached.plus(scheduler.prefixes.hits)

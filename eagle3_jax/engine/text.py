@@ -1,7 +1,7 @@
-"""Turns a growing list of token ids into text, cutting at stop strings.
+"""Incremental detokenization with stop strings.
 
-Text that may still change (half a UTF-8 character) or may turn out to be the start of a stop string
-is held back, and so are the tokens it came from: what was handed out is never taken back.
+Text that may still change (half a UTF-8 character) or start a stop string is held back with its
+tokens, so that released output is never revised.
 """
 
 from bisect import bisect_right
@@ -15,13 +15,13 @@ MAX_UNSETTLED = 16
 
 
 class Tokenizer(Protocol):
-    """What the engine needs of a tokenizer."""
+    """Tokenizer methods that the engine needs."""
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...
 
 
 class TextStream:
-    """Tokens in, released (tokens, text) out. Without a tokenizer the text stays empty."""
+    """Converts tokens to released (tokens, text). Without a tokenizer the text stays empty."""
 
     def __init__(self, tokenizer: Tokenizer | None, sampling: SamplingParams):
         self._tokenizer = tokenizer
@@ -37,10 +37,10 @@ class TextStream:
         self._released = (0, 0)
 
     def push(self, token: int, *, silent: bool = False, match: bool = True) -> str | None:
-        """Adds a token; returns the stop string it completes, having cut text and tokens there: of
-        several the one that begins first in the text, then the one that is first in the list.
+        """Add a token; return the stop string that it completes, if any, and cut the text there.
 
-        silent: the token adds no text (a stop id). match False: stop strings don't count yet.
+        Of several the first in the text counts, then the first in the list. Tokens are cut too. A
+        `silent` token (a stop id) adds no text. With `match=False` stop strings do not count yet.
         """
         if silent:
             self._decode(flush=True)
@@ -55,7 +55,7 @@ class TextStream:
         return self._cut_at_stop()
 
     def take(self, *, final: bool) -> tuple[tuple[int, ...], str]:
-        """What can be released now; everything when final."""
+        """Release the settled tokens and text; everything if `final`."""
         if final:
             self._decode(flush=True)
         chars = len(self._text) if final else len(self._text) - self._held_back()
@@ -84,10 +84,10 @@ class TextStream:
         self._window_text = len(kept)
 
     def _settle(self, tokenizer: Tokenizer, window: str) -> None:
-        """Moves the window to where a character begins among the last tokens.
+        """Move the window to the start of a character among the last tokens.
 
-        Only the last replacement character can still change: a run of bytes that are no text
-        would otherwise be decoded again and again until it ends.
+        Only the last replacement character can still change. Without this, a run of invalid bytes
+        would be decoded repeatedly until it ends.
         """
         last = len(self._tokens) - MAX_UNSETTLED // 2
         for start in range(last, last - 4, -1):
@@ -114,13 +114,13 @@ class TextStream:
         return stop
 
     def _tokens_within(self, cut: int) -> int:
-        """Tokens that end by `cut`; with the stop string included, also the one that spans it."""
+        """Count the tokens that end by `cut`, plus one that spans it if the stop is included."""
         inside = bisect_right(self._ends, cut)
         spans = self._include_stop and (self._ends[inside - 1] if inside else 0) < cut
         return inside + 1 if spans else inside
 
     def _held_back(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest end of the text that begins a stop string."""
         longest = max((len(s) for s in self._stop), default=1) - 1
         for size in range(min(longest, len(self._text) - self._search_from), 0, -1):
             if any(s.startswith(self._text[-size:]) for s in self._stop):

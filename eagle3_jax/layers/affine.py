@@ -1,5 +1,4 @@
-"""Layers with biases, which vision towers have: linear ones, one for queries, keys and values, and
-normalisation by mean and variance."""
+"""Linear layers, a joint QKV projection and layer norm with biases, used by vision towers."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,10 @@ from pallas_kernels.quantized import Rows
 
 
 class BiasedLinear(Linear):
-    """y = x @ kernel + bias. axes: of inputs and outputs; where inputs are split, what is added up
-    over devices is x @ kernel, and each adds the bias once."""
+    """y = x @ kernel + bias, with logical `axes` of inputs and outputs.
+
+    If inputs are split, x @ kernel is summed over devices before the bias is added.
+    """
 
     def __init__(
         self,
@@ -33,10 +34,10 @@ class BiasedLinear(Linear):
 
 
 class JointHeads(nnx.Module):
-    """Queries, keys and values of all heads in one product, with biases.
+    """Joint projection with bias to the queries, keys and values of all heads.
 
-    kernel: [inputs, 3, outputs]. heads: the axis of the outputs; a device's part has whole heads of
-    all three.
+    The kernel is [inputs, 3, outputs]. `heads` is the logical axis of the outputs; a device's part
+    has whole heads of all three.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class JointHeads(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((3, outputs), dtype), axes=(None, heads))
 
     def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n 3 outputs"]:
-        """A device's own heads."""
+        """Project to this device's heads."""
         kernel, bias = self.kernel.get_value(), self.bias.get_value()
         joint = matmul(x, kernel.reshape(len(kernel), -1)) + bias.reshape(-1)
         return joint.reshape(len(x), *bias.shape)
 
 
 class LayerNorm(nnx.Module):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, in float32."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, computed in float32."""
 
     def __init__(self, size: int, eps: float, *, dtype: DTypeLike):
         self.weight = nnx.Param(jnp.ones((size,), dtype), axes=(None,))

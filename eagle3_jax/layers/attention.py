@@ -1,4 +1,4 @@
-"""What attention layers share: the cache-free form, and the cache as the kernels take it."""
+"""Parts shared by the attention layers: cache-free attention and the kernels' cache argument."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def causal_attention(
     v: Float[Array, "batch q_len kv_heads v_dim"],
     scale: float,
 ) -> Float[Array, "batch q_len heads v_dim"]:
-    """softmax(scale * q k^T, causal) v in float32; query heads share KV heads in groups."""
+    """Compute softmax(scale * q k^T, causal) v in float32; query heads share KV heads in groups."""
     groups = q.shape[2] // k.shape[2]
     k, v = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     scores = jnp.einsum("bqhd,bshd->bhqs", q, k, preferred_element_type=jnp.float32) * scale
@@ -24,6 +24,6 @@ def causal_attention(
 
 
 def paged_kv(pools: KVPools, pages: PageView) -> PagedKV:
-    """A layer's pools with what this call sees of them."""
+    """Combine a layer's pools with this call's page table, positions and ancestors."""
     rows, scales = zip(*map(rows_and_scale, pools), strict=True)
     return PagedKV(rows, scales, pages.page_table, pages.positions, pages.ancestors)

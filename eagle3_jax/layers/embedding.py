@@ -11,7 +11,7 @@ from eagle3_jax.mesh import split_of
 
 
 class Embedding(nnx.Module):
-    """Row lookup by token id; over devices that hold rows each, a sum of one row and zeros."""
+    """Row lookup by token id. If the vocabulary is split, devices sum one row and zeros."""
 
     def __init__(self, vocab_size: int, hidden_size: int, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.embedding = normal_param((vocab_size, hidden_size), ("vocab", "embed"), rngs, dtype)

@@ -1,8 +1,8 @@
-"""Grouped-query attention with rotary positions: the attention of Llama-style drafts.
+"""Grouped-query attention with rotary positions, as in Llama-style drafts.
 
-On a mesh each device has some of the query heads and their KV heads. Where there are more devices
-than KV heads, neighbours share one: each has all of `k_proj`, `v_proj` and the norm of keys, takes
-the columns of that head from what they make, and caches its context, or a part of it.
+On a mesh each device has some query heads and their KV heads. With more devices than KV heads,
+neighbours share a KV head: each has all of `k_proj`, `v_proj` and the key norm, slices its head's
+columns from the products, and caches the head's context or a part of it.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ from pallas_kernels.rotation import rotate_halves
 
 
 class GQAttention(nnx.Module):
-    """Attention with KV heads shared by groups of query heads; EAGLE-3 feeds [embedding, state]."""
+    """Grouped-query attention. An EAGLE-3 draft feeds it [embedding, state]."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GQAttention(nnx.Module):
         rngs: nnx.Rngs,
         dtype: DTypeLike,
     ):
-        """qk_norm_eps: of norms over all queries and all keys of a token, if there are some."""
+        """If `qk_norm_eps` is set, norm all queries and all keys of a token with this epsilon."""
 
         linear = partial(Linear, rngs=rngs, dtype=dtype)
         self.q_proj = linear((input_size, heads * head_dim), ("embed", "heads"))
@@ -66,18 +66,17 @@ class GQAttention(nnx.Module):
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one position's row in each KV pool: keys, then values; where devices share KV
-        heads, of the one that a device has."""
+        """Shape of a position's row in the key and value pools; a shared KV head counts as one."""
         return ((self.kv_heads if self.context is None else 1, self.head_dim),) * 2
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """The mesh axes that split such a row."""
+        """Mesh axes that split each such row."""
         return ((self.k_proj.split[1], None),) * 2
 
     @property
     def context(self) -> SharedContext | None:
-        """Whose contexts several devices need: those of KV heads, if there are more devices."""
+        """Axes and KV heads whose contexts several devices share, or None if no head is shared."""
         axes = self.q_proj.split[1]
         if axes is None or self.k_proj.split[1] is not None:
             return None
@@ -85,7 +84,7 @@ class GQAttention(nnx.Module):
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with."""
+        """Factor on the attention scores."""
         return self.head_dim**-0.5
 
     def __call__(
@@ -96,8 +95,7 @@ class GQAttention(nnx.Module):
         pages: PageView | None = None,
         norm: RMSNorm | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """Attends causally; with pools of keys and values, writes the rows there and reads them.
-        With a norm, of the normed x."""
+        """Attend causally from x after `norm`; with pools, write rows there and read from there."""
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope, norm), self.scale)
             return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
@@ -130,7 +128,7 @@ class GQAttention(nnx.Module):
         Float[Array, "batch q_len kv_heads head_dim"],
         Float[Array, "batch q_len kv_heads head_dim"],
     ]:
-        """Rotated queries and keys, and values."""
+        """Return rotated queries, rotated keys, and values."""
         q, k, v = map(total, self._multiply(x, norm))
         if (norms := self._head_norms(q, k)) is not None:
             q, k = norm_heads(q, k, norms)
@@ -140,8 +138,10 @@ class GQAttention(nnx.Module):
     def _multiply(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
     ) -> tuple[Product, ...]:
-        """Queries, keys and values of this device's heads in one vector each, [batch, q_len,
-        width]; added up where norms are made of them, which more than one kernel reads."""
+        """Return queries, keys and values of this device's heads, each [batch, q_len, width].
+
+        These are partial sums, or totals if Q/K norms read them in several kernels.
+        """
         kernels = (linear.kernel.get_value() for linear in (self.q_proj, self.k_proj, self.v_proj))
         in_parts = not self.has_qk_norm
         products = joint_matmul(x, *kernels, norm=norm and norm.norm, in_parts=in_parts)
@@ -149,7 +149,7 @@ class GQAttention(nnx.Module):
         return q, self._of_own_head(k), self._of_own_head(v)
 
     def _of_own_head(self, columns: Any) -> Any:
-        """Of arrays with columns for all KV heads those of this device's, where it shares one."""
+        """Slice the columns of this device's KV head out of those of all heads, if it is shared."""
         if (context := self.context) is None:
             return columns
         head = own_unit(context.heads, context.axes)
@@ -159,6 +159,6 @@ class GQAttention(nnx.Module):
     def _head_norms(self, q: Product, k: Product) -> HeadNorms | None:
         if not self.has_qk_norm:
             return None
-        # Squares of a shared head count as often as it is shared; so do the devices they are of.
+        # Squares of a shared head count once per device that shares it; so does the divisor.
         norms = head_norms(self.q_norm, self.k_norm, total(q), total(k))
         return norms._replace(k=norms.k._replace(weight=self._of_own_head(norms.k.weight)))

@@ -1,6 +1,6 @@
-"""Linear projections, stored [in, out]: XLA:CPU multiplies 2x faster that way for 4+ rows.
+"""Linear projections, stored [in, out]: XLA:CPU multiplies 4+ rows 2x faster this way.
 
-A quantised kernel stays as its checkpoint stores it, [out, in]; see `pallas_kernels.quantized`.
+A quantised kernel stays [out, in], as in its checkpoint; see `pallas_kernels.quantized`.
 """
 
 import jax
@@ -16,18 +16,18 @@ from pallas_kernels.quantized import Rows
 
 Axes = tuple[str | None, ...]
 STD = 0.02
-"""Of first weights, where nothing else is said: for widths of thousands of columns."""
+"""Default standard deviation of initial weights, meant for widths of thousands of columns."""
 
 
 def normal_param(
     shape: tuple[int, ...], axes: Axes, rngs: nnx.Rngs, dtype: DTypeLike, std: float = STD
 ) -> nnx.Param:
-    """A parameter drawn from N(0, std^2) that carries its logical axis names."""
+    """Create a parameter drawn from N(0, std^2) that carries its logical axis names."""
     return nnx.Param(std * jax.random.normal(rngs.params(), shape, dtype), axes=axes)
 
 
 class Linear(nnx.Module):
-    """y = x @ kernel, without bias. kv_heads: how many the outputs are, if they are some."""
+    """y = x @ kernel, without bias. `kv_heads` is the number of KV heads in the outputs, if any."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Linear(nnx.Module):
 
     @property
     def split(self) -> tuple[MeshAxes | None, ...]:
-        """The mesh axes over which inputs and outputs are split, None where they are whole."""
+        """Mesh axes over which inputs and outputs are split; None where they are whole."""
         return kernel_split(self.kernel)
 
     def __call__(self, x: Rows) -> Float[Array, "*rows outputs"]:
-        """Of a device's inputs, the sum over all devices; its own part of split outputs."""
+        """Multiply, and sum over devices if the inputs are split. Split outputs stay split."""
         return all_sum(matmul(x, self.kernel.get_value()), self.split[0])

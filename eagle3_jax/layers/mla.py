@@ -1,8 +1,8 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): naive and absorbed form.
 
-The cache row is the normalised latent (kv_lora_rank) followed by the rotated shared key
-(qk_rope_head_dim). Without a cache the latent is expanded to per-head keys and values; with one,
-the up-projections are absorbed into query and output and attention runs on the latent itself.
+A cache row is the normalised latent (kv_lora_rank) followed by the rotated shared key
+(qk_rope_head_dim). Without a cache, the latent is expanded to per-head keys and values. With one,
+the up-projections are absorbed into query and output, and attention runs on the latent itself.
 """
 
 from functools import partial
@@ -43,7 +43,7 @@ from pallas_kernels.quantized import Rows
 from pallas_kernels.rotation import rotate_interleaved
 
 EXPANDED_ROWS = 256
-"""Of a chunk this long, keys and values of the context are less work than absorbed queries."""
+"""Chunk length from which expanding the context is less work than absorbing the queries."""
 
 
 class LatentUp(nnx.Module):
@@ -57,7 +57,7 @@ class LatentUp(nnx.Module):
 
 
 class MLAttention(nnx.Module):
-    """Latent attention with a low-rank (or, with q_lora_rank None, a plain) query projection."""
+    """Multi-head latent attention; queries have a low rank unless `q_lora_rank` is None."""
 
     def __init__(self, config: LatentAttentionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         inputs, heads = config.input_size, config.num_attention_heads
@@ -83,18 +83,18 @@ class MLAttention(nnx.Module):
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """The mesh axes that split such a row: none, all heads read the same latents."""
+        """Mesh axes that split each such row: none, because all heads read the same latents."""
         return ((None,),)
 
     @property
     def context(self) -> SharedContext | None:
-        """Whose contexts several devices need: the one of the latents, all that have heads."""
+        """Axes of the devices that share the latents' context, or None on a single device."""
         axes = self._query_heads.split[1]
         return None if axes is None else SharedContext(axes, 1)
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with."""
+        """Factor on the attention scores."""
         return self.config.softmax_scale
 
     def __call__(
@@ -105,8 +105,7 @@ class MLAttention(nnx.Module):
         pages: PageView | None = None,
         norm: RMSNorm | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """Attends causally; with a pool, writes the rows' latents there and reads from it. With a
-        norm, of the normed x."""
+        """Attend causally from x after `norm`; with a pool, write rows there and read from it."""
         if not pools or pages is None:
             heads = causal_attention(*self.project(x, rope, norm), self.scale)
             return self.o_proj(heads.reshape(*x.shape[:2], -1)), pools
@@ -136,7 +135,7 @@ class MLAttention(nnx.Module):
         Float[Array, "batch q_len heads qk"],
         Float[Array, "batch q_len heads v"],
     ]:
-        """Queries, keys and values of every head: the latent expanded."""
+        """Return queries, keys and values of every head, with the latent expanded."""
         q_low, compressed = map(total, self._compress(x, norm))
         if self.config.q_lora_rank is not None:
             q_low = self.q_a_layernorm(q_low)
@@ -153,8 +152,10 @@ class MLAttention(nnx.Module):
     def _compress(
         self, x: Float[Array, "batch q_len inputs"], norm: RMSNorm | None
     ) -> tuple[Product, Product]:
-        """What queries are made of (x itself where they have no low rank), and what latents;
-        [batch, q_len, width] of both."""
+        """Project x to the inputs of queries and of latents, each [batch, q_len, width].
+
+        Without a low rank, the queries' input is x itself.
+        """
         if self.config.q_lora_rank is None:
             x = x if norm is None else norm(x)
             return x, self.kv_a_proj_with_mqa(x)
@@ -164,13 +165,13 @@ class MLAttention(nnx.Module):
         return q_low, compressed
 
     def _queries(self, q_low: Rows) -> Float[Array, "batch q_len heads qk"]:
-        """Not rotated yet; q_low: what `_compress` gives, normed where it is a low rank."""
+        """Return unrotated queries; a low-rank `q_low` must be normed."""
         q = self._query_heads(q_low)
         return q.reshape(*q.shape[:2], -1, self.config.qk_head_dim)
 
     @property
     def _query_heads(self) -> Linear:
-        """What makes the queries of all heads."""
+        """The linear layer that makes the queries of all heads."""
         return self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
 
     def _attend(
@@ -181,8 +182,10 @@ class MLAttention(nnx.Module):
         pages: PageView,
         paged: PagedKV,
     ) -> Float[Array, "batch q_len heads v"]:
-        """Over the cache: on expanded keys and values where there are many rows, else absorbed.
-        paged: what this device has of pools and pages."""
+        """Attend over the cache: absorbed for few rows, on expanded keys and values for many.
+
+        `paged` is this device's part of pools and pages.
+        """
         group, scale = group_of(pools[0], self._query_heads.split[1]), self.scale
         key_kernel = self.kv_b_proj.key_kernel.get_value()
         value_kernel = self.kv_b_proj.value_kernel.get_value()

@@ -10,7 +10,7 @@ from pallas_kernels import GatedKernels, gated_matmul
 
 
 class MLP(nnx.Module):
-    """down(silu(gate x) * up x)."""
+    """SwiGLU MLP: down(silu(gate x) * up x)."""
 
     def __init__(
         self, hidden_size: int, intermediate_size: int, *, rngs: nnx.Rngs, dtype: DTypeLike
@@ -22,13 +22,13 @@ class MLP(nnx.Module):
 
     @property
     def kernels(self) -> GatedKernels:
-        """The matrices as they are stored."""
+        """The gate, up and down matrices in their stored form."""
         linears = self.gate_proj, self.up_proj, self.down_proj
         return GatedKernels(*(linear.kernel.get_value() for linear in linears))
 
     def __call__(
         self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
     ) -> Float[Array, "*rows hidden"]:
-        """With a norm, of the normed x."""
+        """Apply the MLP to x, after `norm` if it is given."""
         gate, up, _ = self.kernels
         return self.down_proj(gated_matmul(x, gate, up, norm=norm and norm.norm))

@@ -15,14 +15,14 @@ from eagle3_jax.mesh import DATA, MeshAxes
 from pallas_kernels import GatedKernels, RouterOptions, moe_mlp, route, router_logits
 
 MOST_ROWS = 8192
-"""Of all replicas together that experts run at a time: what they make of a row lies in memory for
-each of its experts."""
+"""Maximum rows, over all replicas, that the experts process at a time. Each expert of a row needs
+memory for its intermediate result."""
 Stack = nnx.Param | QuantizedKernel
-"""One matrix an expert."""
+"""One matrix per expert."""
 
 
 class Router(nnx.Module):
-    """Scores experts with a sigmoid; the correction bias decides the choice, never the weights."""
+    """Sigmoid router. The correction bias influences the choice of experts, never their weights."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         shape = (config.hidden_size, config.n_routed_experts)
@@ -35,9 +35,9 @@ class Router(nnx.Module):
     def __call__(
         self, x: Float[Array, "tokens hidden"]
     ) -> tuple[Int[Array, "tokens chosen"], Float[Array, "tokens chosen"]]:
-        """Returns the chosen experts (lower id first on ties) and their float32 weights.
+        """Return the chosen experts (lower id first on ties) and their float32 weights.
 
-        In plain JAX everywhere, so that gradients pass.
+        Always uses plain JAX, so that gradients pass.
         """
         logits, bias = self.logits(x, "xla"), self.e_score_correction_bias.get_value()
         expert_ids, weights, *_ = route(logits, bias, self.options, implementation="xla")
@@ -46,12 +46,12 @@ class Router(nnx.Module):
     def logits(
         self, x: Float[Array, "tokens hidden"], implementation: str | None = None
     ) -> Float[Array, "tokens experts"]:
-        """What the scores are made of, float32."""
+        """Return the router's float32 logits."""
         return router_logits(x, self.kernel.get_value(), implementation=implementation)
 
     @property
     def options(self) -> RouterOptions:
-        """How experts are chosen and weighed."""
+        """Parameters of the choice and the weights of experts."""
         config = self.config
         return RouterOptions(
             config.num_experts_per_tok, config.norm_topk_prob, config.routed_scaling_factor
@@ -71,33 +71,33 @@ class Experts(nnx.Module):
 
     @property
     def kernels(self) -> GatedKernels:
-        """The stacks as they are stored."""
+        """The stacked matrices in their stored form."""
         return GatedKernels(
             self.gate_proj.get_value(), self.up_proj.get_value(), self.down_proj.get_value()
         )
 
     @property
     def split(self) -> MeshAxes | None:
-        """The mesh axes over which what they add up is spread, among devices with the same rows."""
+        """Mesh axes over which expert outputs are summed, among devices with the same rows."""
         split = kernel_split(self.gate_proj)
         axes = tuple(axis for axes in split for axis in axes or () if axis != DATA)
         return axes or None
 
     @property
     def replicas(self) -> MeshAxes | None:
-        """The mesh axis of those that have other rows and other experts, if there are any."""
+        """Mesh axis of the replicas, if they hold other rows and other experts."""
         return (DATA,) if DATA in (kernel_split(self.gate_proj)[0] or ()) else None
 
     @property
     def first(self) -> Int[Array, ""] | int | None:
-        """The first expert of this device, if it has not all."""
+        """Index of this device's first expert, or None if it holds all experts."""
         if (axes := kernel_split(self.gate_proj)[0]) is None:
             return None
         return first_column(self.kernels.gate.shape[0], axes)
 
 
 class MoE(nnx.Module):
-    """Weighted sum of the chosen experts plus the shared expert, where there is one."""
+    """Weighted sum of the chosen experts, plus the shared expert if there is one."""
 
     def __init__(self, config: MoEConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.gate = Router(config, rngs=rngs, dtype=dtype)
@@ -108,10 +108,10 @@ class MoE(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        """Devices that hold parts add up both sums at once.
+        """Apply the block. Devices with parts of experts sum routed and shared outputs together.
 
-        Replicas bring each other their rows, run their experts on all of them, and bring back what
-        these add; the shared expert, of which each has all, sees its own rows alone.
+        Replicas gather each other's rows, run their own experts on all rows and return the sums.
+        The shared expert is replicated and processes only the replica's own rows.
         """
         tokens, shared = x.reshape(-1, x.shape[-1]), self.shared_experts
         replicas, split = self.experts.replicas, self.experts.split
@@ -124,7 +124,7 @@ class MoE(nnx.Module):
     def _with_replicas(
         self, tokens: Float[Array, "tokens hidden"], axis: MeshAxes
     ) -> Float[Array, "tokens hidden"]:
-        """What the experts of all replicas add, MOST_ROWS at a time."""
+        """Sum the outputs of the experts of all replicas, MOST_ROWS at a time."""
         size = max(1, MOST_ROWS // num_devices(axis))
         pieces = (tokens[first : first + size] for first in range(0, len(tokens), size))
         added = (own_rows_sum(self._routed(all_rows(rows, axis)), axis) for rows in pieces)
@@ -133,7 +133,7 @@ class MoE(nnx.Module):
     def _routed(
         self, tokens: Float[Array, "tokens hidden"], shared: GatedKernels | None = None
     ) -> Float[Array, "tokens hidden"]:
-        """What the experts here add, with the shared one in the same kernels where it is given."""
+        """Sum this device's routed experts, fused with the shared expert if it is given."""
         with jax.named_scope("moe_router"):
             logits = self.gate.logits(tokens)
         return moe_mlp(

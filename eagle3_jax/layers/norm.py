@@ -12,7 +12,7 @@ from pallas_kernels.rms_norm import Norm, rms_norm
 
 
 class RMSNorm(nnx.Module):
-    """See `pallas_kernels.rms_norm`."""
+    """RMS norm with a weight; see `pallas_kernels.rms_norm`."""
 
     def __init__(self, size: int, eps: float, *, axis: str | None = None, dtype: DTypeLike):
         self.weight = nnx.Param(jnp.ones((size,), dtype), axes=(axis,))
@@ -23,7 +23,7 @@ class RMSNorm(nnx.Module):
 
     @property
     def norm(self) -> Norm:
-        """For a product that normalises what it multiplies."""
+        """Weight and epsilon, for kernels that fuse the norm with a product."""
         return Norm(self.weight.get_value(), self.eps)
 
 
@@ -33,8 +33,7 @@ def head_norms(
     q: Float[Array, "batch q_len q_part"],
     k: Float[Array, "batch q_len k_part"],
 ) -> HeadNorms:
-    """Queries and keys, each to be normed as one vector of all heads: devices that hold some of the
-    heads add up both their squares at once."""
+    """Prepare norms over all heads of queries and keys; devices sum both squares together."""
     axes = split_of(q_norm.weight)[0]
     squares = all_sum(head_squares(q, k), axes)
     return HeadNorms(q_norm.norm, k_norm.norm, squares, num_devices(axes))

@@ -1,4 +1,4 @@
-"""Where patches are: learned table in two dimensions, sines over time, two-dimensional rotation."""
+"""Patch positions: a learned 2D table, sines over time, and 2D rotary embedding."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from jaxtyping import Array, Float, Int
 
 ROPE_THETA = TIME_THETA = 10000.0
 CUBIC = -0.75
-"""The bicubic kernel's parameter, that of torch.nn.functional.interpolate."""
+"""Parameter of the bicubic kernel, as in torch.nn.functional.interpolate."""
 
 
 class Places(NamedTuple):
-    """Of each patch: its item (never decreasing), frame, row and column, and its item's grid."""
+    """Item (never decreasing), frame, row and column of each patch, and its item's grid."""
 
     item: Int[Array, " n"]
     frame: Int[Array, " n"]
@@ -26,7 +26,7 @@ class Places(NamedTuple):
 def learned_positions(
     table: Float[Array, "height width hidden"], places: Places
 ) -> Float[Array, "n hidden"]:
-    """The table, resized to each item's grid: bicubic, corners not aligned, border repeated."""
+    """Resize the table to each item's grid: bicubic, corners not aligned, border repeated."""
     rows, row_weights = _taps(places.row, places.rows, table.shape[0])
     columns, column_weights = _taps(places.column, places.columns, table.shape[1])
     found = jnp.zeros((len(places.row), table.shape[-1]), jnp.float32)
@@ -40,7 +40,7 @@ def learned_positions(
 def _taps(
     index: Int[Array, " n"], count: Int[Array, " n"], size: int
 ) -> tuple[Int[Array, "n 4"], Float[Array, "n 4"]]:
-    """The four lines of a table that one of `count` new lines is made of, and their weights."""
+    """Return the four table lines that a resized line is made of, and their weights."""
     source = (index.astype(jnp.float32) + 0.5) * (size / count.astype(jnp.float32)) - 0.5
     below = jnp.floor(source)
     offsets = jnp.arange(-1, 3)
@@ -52,7 +52,7 @@ def _taps(
 
 
 def time_positions(places: Places, hidden: int) -> Float[Array, "n hidden"]:
-    """sin and cos of the frame's number; nothing where an item has one frame."""
+    """Return sin and cos of the frame number; zeros if an item has one frame."""
     powers = np.arange(hidden // 2, dtype=np.float32) / np.float32(hidden / 2)
     angles = places.frame[:, None] * (1 / TIME_THETA**powers).astype(np.float32)
     waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
@@ -60,7 +60,7 @@ def time_positions(places: Places, hidden: int) -> Float[Array, "n hidden"]:
 
 
 def rotation_angles(places: Places, head_dim: int) -> Float[Array, "n half"]:
-    """Of each pair of neighbours of a head: by column, by row, by column, ..."""
+    """Return the angle of each neighbouring pair of a head: by column, by row, by column, ..."""
     powers = np.arange(0, head_dim, 4, dtype=np.float32) / np.float32(head_dim)
     frequencies = jnp.asarray(1 / ROPE_THETA**powers, jnp.float32)
     where = jnp.stack([places.column, places.row], axis=-1)
@@ -71,7 +71,7 @@ def rotation_angles(places: Places, head_dim: int) -> Float[Array, "n half"]:
 def rotate_pairs(
     x: Float[Array, "n heads dim"], angles: Float[Array, "n half"]
 ) -> Float[Array, "n heads dim"]:
-    """Neighbours (2i, 2i + 1) turned by angle i, in float32."""
+    """Rotate neighbours (2i, 2i + 1) by angle i, in float32."""
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
     cos, sin = (turn(angles)[:, None, :] for turn in (jnp.cos, jnp.sin))
     even, odd = pairs[..., 0], pairs[..., 1]

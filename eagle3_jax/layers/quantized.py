@@ -1,4 +1,4 @@
-"""A quantised kernel in the place of a linear layer's or the experts' parameter."""
+"""Quantised kernels that replace a parameter of a linear layer or of experts."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,7 +20,7 @@ VALUE_DTYPES = {
     "mxfp4": jnp.uint8,
 }
 SCALE_DTYPES = {"int4_group": jnp.bfloat16, "mxfp4": jnp.uint8}
-"""float32 where none is named."""
+"""Dtypes of scales; float32 for formats that are not listed."""
 
 
 class Frozen(nnx.Variable):
@@ -28,9 +28,9 @@ class Frozen(nnx.Variable):
 
 
 class QuantizedKernel(nnx.Module):
-    """Values and scales of a kernel of shape [*stack, in, out]; axis names follow the values.
+    """Values and scales of a quantised kernel of shape [*stack, in, out].
 
-    kv_heads: how many the outputs are, if they are some.
+    Axis names follow the values. `kv_heads` is the number of KV heads in the outputs, if any.
     """
 
     def __init__(
@@ -60,30 +60,30 @@ class QuantizedKernel(nnx.Module):
 
     @property
     def split(self) -> tuple[MeshAxes | None, ...]:
-        """The mesh axes over which [*stack, in, out] are split, None for what is whole."""
+        """Mesh axes over which [*stack, in, out] are split; None where they are whole."""
         *stack, outputs, inputs = split_of(self.values)
         return (*stack, inputs, outputs)
 
     def get_value(self) -> QuantizedArray:
-        """What `pallas_kernels.matmul` and `grouped_mlp` take."""
+        """Return the kernel as an operand of `pallas_kernels.matmul` and `grouped_mlp`."""
         return QuantizedArray(self.values.get_value(), self.scale.get_value(), self.format)
 
 
 def kernel_split(kernel: nnx.Param | QuantizedKernel) -> tuple[MeshAxes | None, ...]:
-    """The mesh axes over which a kernel's [*stack, in, out] are split, None where it is whole."""
+    """Return the mesh axes that split a kernel's [*stack, in, out]; None where it is whole."""
     return split_of(kernel) if isinstance(kernel, nnx.Param) else kernel.split
 
 
 def kernel_format(kernel: nnx.Param | QuantizedKernel) -> QuantFormat | None:
-    """How a kernel is stored; None where it is plain."""
+    """Return a kernel's quantised format, or None for a plain kernel."""
     return kernel.format if isinstance(kernel, QuantizedKernel) else None
 
 
 def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) -> None:
-    """Puts an empty quantised kernel in the place of each named parameter of an abstract model.
+    """Replace each named parameter of an abstract model by an empty quantised kernel.
 
-    formats: dotted path of the parameter (`layers.1.mlp.experts.gate_proj`) to its format. Raises
-    ValueError for one that the model has not.
+    `formats` maps dotted parameter paths (`layers.1.mlp.experts.gate_proj`) to formats. Raises
+    ValueError for a path that the model does not have.
     """
     for path, format in formats.items():
         *parents, name = path.split(".")
@@ -100,9 +100,9 @@ def quantize_structure(model: nnx.Module, formats: Mapping[str, QuantFormat]) ->
 
 
 def fit_to_gpu(model: nnx.Module) -> nnx.Module:
-    """The model with float8 kernels as the GPU multiplies them; see `for_gpu`.
+    """Return the model with float8 kernels in this GPU's format; see `for_gpu`.
 
-    The given model stays as it is, so both are in memory where they differ: on gfx942, unless the
+    The given model is unchanged, so both are in memory where they differ: on gfx942, unless the
     checkpoint was converted for it. Parameters may be shapes.
     """
     if gpu.current().fp8 == jnp.float8_e4m3fn:
@@ -113,7 +113,7 @@ def fit_to_gpu(model: nnx.Module) -> nnx.Module:
             parts = module.values.get_value(), module.scale.get_value()
             fit = partial(_fit, module.format)
             abstract = isinstance(parts[0], jax.ShapeDtypeStruct)
-            # As one program: several processes may hold the parts.
+            # One program, because several processes may hold the parts.
             values, scale = jax.eval_shape(fit, *parts) if abstract else jax.jit(fit)(*parts)
             module.values.set_value(values)
             module.scale.set_value(scale)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: plain and YaRN frequencies, and the tables that rotations take."""
+"""Rotary position embeddings: plain and YaRN frequencies, and the cos and sin tables."""
 
 import math
 from typing import NamedTuple
@@ -20,8 +20,8 @@ class RopeTables(NamedTuple):
 def inverse_frequencies(rope: RopeConfig, dim: int) -> Float[np.ndarray, " half"]:
     """Angular frequency of each rotated pair, float32 [dim // 2], each step rounded to float32.
 
-    Published models were trained on these bits. A last bit of a frequency turns a key at position
-    262,143 by up to 0.016 radians, so a more exact frequency is another model there.
+    Published models were trained on these bits. The last bit of a frequency rotates a key at
+    position 262,143 by up to 0.016 radians, so a more exact frequency changes the model there.
     """
     wavelengths = (rope.theta ** (np.arange(0, dim, 2) / dim)).astype(np.float32)
     plain = 1 / wavelengths
@@ -34,7 +34,7 @@ def inverse_frequencies(rope: RopeConfig, dim: int) -> Float[np.ndarray, " half"
 
 
 def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float]:
-    """The pairs between which YaRN moves from kept to interpolated frequencies."""
+    """Return the pairs between which YaRN moves from kept to interpolated frequencies."""
 
     def pair_with(rotations: float) -> float:
         wavelength = yarn.original_max_position_embeddings / (rotations * 2 * math.pi)
@@ -46,7 +46,7 @@ def _ramp_bounds(yarn: YarnConfig, theta: float, dim: int) -> tuple[float, float
 
 
 def rope_tables(rope: RopeConfig, dim: int, positions: Int[Array, "batch q_len"]) -> RopeTables:
-    """cos and sin of every position, computed once a step and shared by all layers."""
+    """Return cos and sin of every position, computed once per step and shared by all layers."""
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(rope, dim)
     scale = rope.yarn.cos_sin_scale if rope.yarn else 1.0
     return RopeTables(jnp.cos(angles) * scale, jnp.sin(angles) * scale)

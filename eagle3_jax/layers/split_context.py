@@ -1,19 +1,19 @@
 """Decode context parallelism: attention over pages that neighbouring devices divide.
 
-All heads read the same latents, so under tensor parallelism every device would keep all of them; of
-fewer KV heads than devices, neighbours would keep the same.
-In groups of `parts` devices each keeps one part of every page instead: of the page's positions the
-d-th device has the d-th part_size. Its slots in their order are its own context, of which a query
-sees those up to a *local position*: how many of the visible slots the device holds, less 1. So
-operations need no global positions, and a device that holds none of them sees nothing (-1).
+All heads read the same latents, so with tensor parallelism alone every device would keep all of
+them. With fewer KV heads than devices, neighbours would keep the same KV head.
 
-A few queries go to the context: a group gathers them, each device attends all of them to its own
-slots, and the shares go back to the devices that have the heads, which join them by their masses in
-the devices' order. For a long chunk of a prompt latents come to the queries, GATHERED_SLOTS of them
-at a time; so they do on a device that has the whole context, because the keys and values that it
-makes of all latents would be larger than those. To keys and values all queries go: a group's are
-those of one KV head at most, so that its shares are no larger than a row of the residual stream for
-each row of the chunk.
+In groups of `parts` devices each keeps one part of every page instead: the d-th device has the d-th
+`part_size` positions of the page. Its slots in their order are its own context, which a query sees
+up to a *local position*: the number of visible slots on the device, less 1. Kernels therefore need
+no global positions, and a device without visible slots sees nothing (-1).
+
+Few queries travel to the context. A group gathers them, each device attends all of them to its own
+slots, and the partial attention returns to the devices of the heads, which merge it by mass in
+device order. For a long prefill chunk latents travel, GATHERED_SLOTS at a time. A device with the
+whole context chunks it too, because keys and values expanded from all latents would be larger. With
+grouped-query attention queries always travel: a group has those of one KV head at most, so its
+partial attention is no larger than a row of the residual stream per row of the chunk.
 """
 
 from dataclasses import replace
@@ -37,33 +37,32 @@ from pallas_kernels import (
 )
 
 GATHERED_SLOTS = 16384
-"""Slots of a context that a device has together while a chunk attends to them: 19 MB of Kimi-K2.5's
-latents where others hold parts of them, and what kernels make of them, keys and values of the
-device's own heads (8 of them: 67 MB)."""
+"""Context slots that a device holds together while a prefill chunk attends to them. They take 19 MB
+for Kimi-K2.5's latents if other devices hold parts of them, plus the keys and values that kernels
+expand for the device's own heads (67 MB for 8 heads)."""
 
 
 class SharedContext(NamedTuple):
-    """The devices on these mesh axes need the contexts of so many KV heads, of which there are not
-    more: equally many neighbours each."""
+    """Mesh axes whose devices share the contexts of `heads` KV heads, equally many devices each."""
 
     axes: MeshAxes
     heads: int
 
 
 class ContextGroup(NamedTuple):
-    """`parts` neighbours on these mesh axes, which divide contexts among them."""
+    """`parts` neighbours on the mesh axes `axis` that divide contexts among them."""
 
     axis: Axis
     parts: int
 
 
 def group_of(pool: KVPool, axis: Axis) -> ContextGroup | None:
-    """Who holds the pool together; None where this device has all of it."""
+    """Return the group that holds the pool together, or None if this device has all of it."""
     return ContextGroup(axis, pool.parts) if isinstance(pool, SplitPool) else None
 
 
 def own_part(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
-    """What this device writes and sees of a call: rows that others keep go to scratch."""
+    """Restrict a call's view to this device's part; other devices' rows go to the scratch page."""
     if not isinstance(pool, SplitPool):
         return pages
     size, part = pool.own.shape[1], index_in_group(axis, pool.parts)
@@ -79,9 +78,9 @@ def own_part(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
 def local_positions(
     positions: Int[Array, "*rows"], part_size: int, parts: int, part: Int[Array, ""] | int
 ) -> Int[Array, "*rows"]:
-    """The last of this device's slots that a row at each position sees, -1 for none.
+    """Return the last of this device's slots that a row at each position sees, -1 for none.
 
-    part: which part of each page the device holds.
+    `part` is the index of the part that the device holds of each page.
     """
     whole_pages, rest = jnp.divmod(positions + 1, part_size * parts)
     return whole_pages * part_size + jnp.clip(rest - part * part_size, 0, part_size) - 1
@@ -95,9 +94,9 @@ def attend_to_shares(
     value_kernel: Float[Array, "heads kv_lora value"],
     group: ContextGroup,
 ) -> Float[Array, "batch q_len heads value"]:
-    """Absorbed queries of this device's heads, attended to what the devices of its group hold.
+    """Attend with absorbed queries of this device's heads over the group's divided latents.
 
-    paged: this device's own part (`own_part`).
+    `paged` is this device's own part (`own_part`).
     """
     with jax.named_scope("gather_queries"):
         q_latent, q_rope = (group_gather(q, *group) for q in (q_latent, q_rope))
@@ -115,7 +114,7 @@ def attend_heads_to_shares(
     scale: float,
     group: ContextGroup,
 ) -> Float[Array, "batch q_len heads head_dim"]:
-    """The same of queries whose devices share a KV head; paged: of its keys and values."""
+    """Attend with queries that share a KV head over the group's divided keys and values."""
     with jax.named_scope("gather_queries"):
         q = group_gather(q, *group)
     with jax.named_scope("gqa_decode"):
@@ -127,8 +126,7 @@ def attend_heads_to_shares(
 
 
 def goes_in_chunks(paged: PagedKV, group: ContextGroup | None) -> bool:
-    """Whether a prompt's chunk attends to its context piece by piece: several devices hold it, or
-    it may be longer than what one device has together."""
+    """Return whether prefill must attend in chunks: the context is divided or may be long."""
     return group is not None or paged.page_table.shape[1] * paged.page_size > GATHERED_SLOTS
 
 
@@ -143,10 +141,10 @@ def attend_in_chunks(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """A prompt's chunk, attended to its context as the group's devices hold it, or this one alone.
+    """Attend with a prefill chunk over its context, GATHERED_SLOTS at a time.
 
-    paged: this device's own part of pages. The loop runs as often as the context is long, in
-    chunks counted from slot 0: a row's bits depend on its own context alone.
+    `paged` is this device's own part of the pages. The number of iterations follows the context's
+    length, and chunks are counted from slot 0, so a row's bits depend only on its own context.
     """
     page_tokens = paged.page_size * (group.parts if group else 1)
     per_chunk = max(1, GATHERED_SLOTS // page_tokens)
@@ -177,7 +175,7 @@ def _gather_pages(
     positions: Int[Array, "batch q_len"],
     group: ContextGroup | None,
 ) -> PagedKV:
-    """These pages of a group's devices, each part a page of its own, in the order of positions."""
+    """Gather these pages from the group, each part as a page, in the order of positions."""
     if group is None:
         return replace(paged, page_table=pages, positions=positions)
     (pool,), (batch, count) = paged.pools, pages.shape

@@ -1,7 +1,7 @@
 """The EAGLE-3 draft (arXiv 2503.01840): one decoder layer on [token embedding, state].
 
-The state is `fc` of the target's aux hidden states where those are known, and the draft's own
-output (before the final norm, or after it with EAGLE-3.1's norm_output) where they are not yet.
+The state is `fc` of the target's aux features where these are known. Elsewhere it is the draft's
+own output (before the final norm, or after it with EAGLE-3.1's norm_output).
 """
 
 import math
@@ -62,7 +62,7 @@ class DraftLayer(nnx.Module):
         embedded: Float[Array, "batch q_len hidden"],
         state: Float[Array, "batch q_len hidden"],
     ) -> tuple[Float[Array, "batch q_len twice"], Float[Array, "batch q_len hidden"]]:
-        """The attention's input (embedding first, then state, each normed) and the residual."""
+        """Return the attention's input (normed embedding, then normed state) and the residual."""
         normed = self.hidden_norm(state)
         x = jnp.concatenate([self.input_layernorm(embedded), normed], axis=-1)
         return x, normed if self.norm_before_residual else state
@@ -70,12 +70,12 @@ class DraftLayer(nnx.Module):
     def finish(
         self, residual: Float[Array, "batch q_len hidden"]
     ) -> Float[Array, "batch q_len hidden"]:
-        """The feed-forward half of the layer."""
+        """Apply the feed-forward half of the layer."""
         return residual + self.mlp(residual, self.post_attention_layernorm)
 
 
 class Eagle3Draft(nnx.Module):
-    """Embedding and head may be the target's own modules, given by the caller."""
+    """The EAGLE-3 draft model. The caller may pass the target's embedding and head modules."""
 
     def __init__(
         self,
@@ -112,23 +112,23 @@ class Eagle3Draft(nnx.Module):
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """The mesh axes that split each of these rows."""
+        """Mesh axes that split each of these rows."""
         return self.midlayer.self_attn.pool_splits
 
     @property
     def contexts(self) -> tuple[SharedContext | None, ...]:
-        """Which contexts several devices need, for each of these pools."""
+        """Shared context of each of these pools, or None where devices share none."""
         attention = self.midlayer.self_attn
         return (attention.context,) * len(attention.pool_rows)
 
     @property
     def vocab_axis(self) -> MeshAxes | None:
-        """The mesh axes over which logits are split."""
+        """Mesh axes over which logits are split."""
         return self.lm_head.split[1]
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis has."""
+        """Number of indivisible units on each logical axis."""
         config, latent = self.config, self.config.latent is not None
         return {
             "heads": config.num_attention_heads,
@@ -147,10 +147,10 @@ class Eagle3Draft(nnx.Module):
         features: Float[Array, "batch q_len hidden"] | None = None,
         is_image: Bool[Array, "batch q_len"] | None = None,
     ) -> tuple[Float[Array, "batch q_len hidden"], KVPools]:
-        """One pass of the layer; row i pairs token i+1 with the state of position i.
+        """Run the layer once; row i pairs token i+1 with the state of position i.
 
-        Returns the new recurrent state and the pools. features: in place of the embeddings of
-        tokens that are an image's (is_image).
+        Returns the new recurrent state and the pools. `features` replace the embeddings of image
+        tokens (`is_image`).
         """
         rope = rope_tables(self.config.rope, self.config.rotary_dim, positions)
         embedded = self.embed_tokens(token_ids)
@@ -160,7 +160,7 @@ class Eagle3Draft(nnx.Module):
         return self.recurrent(out), pools
 
     def fuse(self, aux_hidden: Float[Array, "*rows aux"]) -> Float[Array, "*rows hidden"]:
-        """The state of a position whose target features are known."""
+        """Compute the state of a position from the target's aux features."""
         if self.config.norm_before_fc:
             aux_hidden = self.input_norm(aux_hidden)
         if self.config.fc_norm:
@@ -170,21 +170,20 @@ class Eagle3Draft(nnx.Module):
         return self.fc(aux_hidden)
 
     def recurrent(self, out: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        """The state that a layer output leaves to the next step."""
+        """Return the state that a layer output passes to the next step."""
         return self.norm(out) if self.config.norm_output else out
 
     def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
-        """The head's, in float32, over the draft's own vocabulary."""
+        """Return float32 logits over the draft's own vocabulary."""
         return self.lm_head(self.normed(state)).astype(jnp.float32)
 
     def normed(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        """What the head multiplies: the state after the final norm, unless it has it already."""
+        """Return the head's input: the state after the final norm, which it may already include."""
         return state if self.config.norm_output else self.norm(state)
 
     @property
     def target_ids(self) -> Int[Array, " draft_vocab"] | None:
-        """Target id of each draft id (that this device has), or None when both vocabularies are
-        one."""
+        """Target id of each draft id on this device, or None if the vocabularies are equal."""
         if self.config.draft_vocab_size == self.config.vocab_size:
             return None
         offsets = self.d2t.get_value()

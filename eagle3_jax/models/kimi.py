@@ -12,7 +12,7 @@ from eagle3_jax.models.target import Target
 
 
 class KimiTarget(Target):
-    """The feed-forward block is dense in the first layers, experts and a shared one in the rest."""
+    """Kimi-K2.5's target: a dense MLP in the first layers, then routed and shared experts."""
 
     config: KimiConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -1,4 +1,4 @@
-"""Llama as a target: grouped-query attention and a dense block in every layer."""
+"""Llama as a target: grouped-query attention and a dense MLP in every layer."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,7 +11,7 @@ from eagle3_jax.models.target import Target
 
 
 class LlamaTarget(Target):
-    """All its parts are those of drafts and of the other targets."""
+    """Llama target, made of the layers that drafts and the other targets use."""
 
     config: LlamaConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -11,7 +11,7 @@ from eagle3_jax.models.target import Target
 
 
 class MiniMaxTarget(Target):
-    """Queries and keys are normed whole, before they are parted into heads."""
+    """MiniMax-M2.5's target. Queries and keys are normed before they are split into heads."""
 
     config: MiniMaxConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -1,6 +1,6 @@
-"""A target of any architecture: embedding, decoder layers, norm and head; captures aux states.
+"""Base class of targets: embedding, decoder layers, norm and head, with capture of aux features.
 
-An architecture gives the attention and the feed-forward block of each layer; all else is here.
+An architecture provides the attention and the feed-forward block of each layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ FeedForward = MLP | MoE
 
 
 class DecoderLayer(nnx.Module):
-    """x += attention(norm(x)); x += mlp(norm(x))."""
+    """Pre-norm decoder layer: x += attention(norm(x)); x += mlp(norm(x))."""
 
     def __init__(
         self, config: TargetConfig, attention: Attention, mlp: FeedForward, *, dtype: DTypeLike
@@ -54,9 +54,9 @@ class DecoderLayer(nnx.Module):
 
 
 class Target(nnx.Module):
-    """`logits` is separate from the layers so that prefill can project one row only.
+    """A target model. `logits` is separate so that prefill can project one row only.
 
-    attention: makes that of one layer. feed_forward: makes that of layer i.
+    `attention` makes the attention of one layer, `feed_forward` the feed-forward block of layer i.
     """
 
     def __init__(
@@ -82,33 +82,33 @@ class Target(nnx.Module):
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one position's row in each KV pool, layer after layer."""
+        """Shape of one position's row in each KV pool, in layer order."""
         return tuple(row for layer in self.layers for row in layer.self_attn.pool_rows)
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """The mesh axes that split each of these rows."""
+        """Mesh axes that split each of these rows."""
         return tuple(split for layer in self.layers for split in layer.self_attn.pool_splits)
 
     @property
     def contexts(self) -> tuple[SharedContext | None, ...]:
-        """Which contexts several devices need, for each of these pools."""
+        """Shared context of each of these pools, or None where devices share none."""
         return tuple(
             layer.self_attn.context for layer in self.layers for _ in layer.self_attn.pool_rows
         )
 
     @property
     def vocab_axis(self) -> MeshAxes | None:
-        """The mesh axes over which logits are split."""
+        """Mesh axes over which logits are split."""
         return self.lm_head.split[1]
 
     @property
     def units(self) -> dict[str, int]:
-        """How many parts that can't be divided each logical axis has."""
+        """Number of indivisible units on each logical axis."""
         return self.config.units
 
     def rope(self, positions: Int[Array, "batch q_len"]) -> RopeTables:
-        """What all layers rotate with."""
+        """Return the rotary tables of all layers."""
         return rope_tables(self.config.rope, self.config.rope_dim, positions)
 
     def embed(
@@ -117,9 +117,9 @@ class Target(nnx.Module):
         features: Float[Array, "batch q_len hidden"] | None = None,
         is_image: Bool[Array, "batch q_len"] | None = None,
     ) -> Float[Array, "batch q_len hidden"]:
-        """The states in front of the first layer: features at images, embeddings elsewhere.
+        """Return the first layer's input: features at images, embeddings elsewhere.
 
-        is_image: where features stand; None for all positions of the placeholder.
+        `is_image` marks the positions of features; None means all positions of the placeholder id.
         """
         rows = self.embed_tokens(token_ids)
         if features is None:
@@ -142,13 +142,13 @@ class Target(nnx.Module):
         Float[Array, "batch q_len aux"],
         KVPools,
     ]:
-        """Runs the layers; returns hidden states (before the final norm), aux states and pools.
+        """Run the layers; return hidden states (before the final norm), aux features and pools.
 
-        aux is the residual stream before each layer of `aux_layer_ids`, concatenated in that order;
-        id num_hidden_layers is the output of the last layer. features, is_image: see `embed`.
+        The aux features are the residual stream before each of `aux_layer_ids`, concatenated; id
+        num_hidden_layers is the last layer's output. For `features` and `is_image` see `embed`.
         """
-        # Layers of one kind are traced once; a new function, because what is traced depends on more
-        # than JAX's caches know (pallas_kernels.gpu).
+        # Equal layers are traced once. The function is new for each call, because the trace depends
+        # on state outside JAX's cache keys (pallas_kernels.gpu).
         run = jax.jit(
             lambda graph, state, *inputs: nnx.merge(graph, state)(*inputs), static_argnums=0
         )
@@ -162,16 +162,16 @@ class Target(nnx.Module):
                 x, own = run(*nnx.split(layer), x, rope, own, pages)
             streams.append(x)
             written += own
-        # XLA would fuse the last layer's sum with whatever reads it, and may add in another order
-        # in each program; a draft is taught on the bits that serving has.
+        # Without the barrier XLA fuses the last layer's sum with its consumer and may add in
+        # another order in each program. Drafts are trained on the bits that serving has.
         x = streams[-1] = jax.lax.optimization_barrier(x)
         aux = [streams[i] for i in aux_layer_ids] or [x[..., :0]]
         return x, jnp.concatenate(aux, axis=-1), written
 
     def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
-        """Final norm and head, in float32."""
+        """Apply final norm and head; return float32 logits."""
         return self.lm_head(self.normed(hidden)).astype(jnp.float32)
 
     def normed(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        """What the head multiplies."""
+        """Return the head's input: the hidden states after the final norm."""
         return self.norm(hidden)

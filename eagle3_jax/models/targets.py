@@ -1,4 +1,4 @@
-"""Which module is the target of which configuration."""
+"""Registry of target modules by configuration class."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,5 +20,5 @@ TARGETS: Mapping[type[TargetConfig], Any] = {
 
 
 def make_target(config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike) -> Target:
-    """The target of a configuration, with random weights."""
+    """Make the target of a configuration, with random weights."""
     return TARGETS[type(config)](config, rngs=rngs, dtype=dtype)

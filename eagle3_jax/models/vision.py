@@ -1,4 +1,4 @@
-"""MoonViT and the projector of Kimi-K2.5: patches to rows in place of token embeddings."""
+"""MoonViT and the projector of Kimi-K2.5: image patches to rows that replace token embeddings."""
 
 import math
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ TOWER_EPS = 1e-5
 
 @dataclass(frozen=True)
 class TowerAxes:
-    """Logical axes of heads and of the columns between two products; None: whole everywhere."""
+    """Logical axes of the heads and of the columns between two products; None: not split."""
 
     heads: str | None = None
     wide: str | None = None
 
     @property
     def widening(self) -> Axes:
-        """Of the first of two products: its columns are divided."""
+        """Axes of the first of two products, whose outputs are split."""
         return (None, self.wide)
 
     @property
     def narrowing(self) -> Axes:
-        """Of the second: its inputs are divided, and what comes out is added up."""
+        """Axes of the second product, whose inputs are split and whose outputs are summed."""
         return (self.wide, None)
 
 
@@ -46,7 +46,7 @@ WHOLE, SPLIT = TowerAxes(), TowerAxes("heads", "mlp")
 
 
 class PatchProjection(nnx.Module):
-    """A convolution whose stride is its size, as one product; the weight is [hidden, 3, p, p]."""
+    """Convolution with stride equal to its size, as one product. Weight: [hidden, 3, p, p]."""
 
     def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         shape = (config.hidden_size, 3, config.patch_size, config.patch_size)
@@ -59,7 +59,7 @@ class PatchProjection(nnx.Module):
 
 
 class PositionTable(nnx.Module):
-    """The learned table: [height, width, hidden]."""
+    """The learned position table: [height, width, hidden]."""
 
     def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         shape = (config.pos_emb_height, config.pos_emb_width, config.hidden_size)
@@ -67,7 +67,7 @@ class PositionTable(nnx.Module):
 
 
 class PatchEmbedding(nnx.Module):
-    """Pixels and positions to the tower's first states."""
+    """Embed pixels and positions as the tower's input."""
 
     def __init__(self, config: VisionConfig, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.proj = PatchProjection(config, rngs=rngs, dtype=dtype)
@@ -90,7 +90,7 @@ class PatchEmbedding(nnx.Module):
 
 
 class VisionMLP(nnx.Module):
-    """fc1(gelu(fc0(x))), gelu by tanh."""
+    """MLP with tanh-approximated gelu: fc1(gelu(fc0(x)))."""
 
     def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden, wide = config.hidden_size, config.intermediate_size
@@ -102,7 +102,7 @@ class VisionMLP(nnx.Module):
 
 
 class VisionBlock(nnx.Module):
-    """x += attention(norm0(x)); x += mlp(norm1(x))."""
+    """Pre-norm block: x += attention(norm0(x)); x += mlp(norm1(x))."""
 
     def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         hidden = config.hidden_size
@@ -124,7 +124,7 @@ class VisionBlock(nnx.Module):
 
 
 class VisionEncoder(nnx.Module):
-    """All blocks and the last norm."""
+    """All blocks and the final norm."""
 
     def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         blocks = range(config.num_hidden_layers)
@@ -144,7 +144,7 @@ class VisionEncoder(nnx.Module):
 
 
 class VisionTower(nnx.Module):
-    """Patches to states, in the patches' order."""
+    """Vision tower: patches to states, in the patches' order."""
 
     def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         self.patch_embed = PatchEmbedding(config, rngs=rngs, dtype=dtype)
@@ -159,14 +159,14 @@ class VisionTower(nnx.Module):
 
 
 class ExactGelu(nnx.Module):
-    """gelu by the error function."""
+    """Exact gelu, by the error function."""
 
     def __call__(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
         return jax.nn.gelu(x, approximate=False)
 
 
 class Projector(nnx.Module):
-    """A token's patches, each normed, to one row of the text model."""
+    """Project a token's patches, each normed, to one row of the text model."""
 
     def __init__(self, config: VisionConfig, axes: TowerAxes, *, rngs: nnx.Rngs, dtype: DTypeLike):
         wide, text = config.token_patches * config.hidden_size, config.text_hidden_size
@@ -187,10 +187,10 @@ class Projector(nnx.Module):
 
 
 class VisionModel(nnx.Module):
-    """Tower and projector, under the released names.
+    """Tower and projector, under the released parameter names.
 
-    split: devices of a mesh divide heads and wide columns, and add up twice a block; else each
-    holds everything.
+    With `split`, devices of a mesh divide heads and wide columns and sum twice per block. Otherwise
+    each device holds all weights.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class VisionModel(nnx.Module):
 
     @property
     def units(self) -> dict[str, int]:
-        """What must not be parted of each axis that devices divide."""
+        """Number of indivisible units on each split logical axis."""
         if not self.split:
             return {}
         config = self.config
@@ -221,11 +221,11 @@ class VisionModel(nnx.Module):
         places: Places,
         frame_rows: Int[Array, "tokens frames"] | None = None,
     ) -> Float[Array, "rows text"]:
-        """float32 features of every token.
+        """Compute float32 features of every token.
 
-        patches: those of a token in a frame lie together, row by row. frame_rows: for each token
-        its place in every frame, counted in groups of such patches, -1 where its item has fewer
-        frames; None where all items are images.
+        The patches of a token in a frame are adjacent, row by row. `frame_rows` gives each token's
+        place in every frame, counted in groups of such patches, -1 if its item has fewer frames. It
+        is None if all items are images.
         """
         states = self.vision_tower(patches, places)
         groups = states.reshape(-1, self.config.token_patches, states.shape[-1])

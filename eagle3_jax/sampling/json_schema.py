@@ -1,4 +1,4 @@
-"""The structure of JSON schemas: which keywords hold subschemas, and which bar values."""
+"""The structure of JSON schemas: keywords that hold subschemas, and keywords that bar values."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

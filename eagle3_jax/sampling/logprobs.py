@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens, and of the best ones. On the device; no model, no cache.
+"""Log-probabilities of given tokens and of the best tokens, computed on the device.
 
-Raw ones are those of the model's own logits, processed ones those of the distribution that tokens
-are drawn from, after every option of the request. Either way they are the target's at that row.
+Raw log-probabilities come from the model's own logits. Processed ones come from the distribution
+that tokens are drawn from, after all options of the request. Both are the target's at that row.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ _BLOCK = 128  # neighbouring ids that are searched, or skipped, together
 
 
 class TokenLogprobs(NamedTuple):
-    """Of one token a row: its log-probability, its rank, and the best of all.
+    """Log-probability and rank of one token per row, and the best tokens.
 
-    rank: how many tokens are at least as good, itself included, as in vLLM: of equals, the last
-    place. best_ids are in falling order of best, the lowest id first of equals.
+    `rank` counts the tokens that are at least as likely, including the token itself, as in vLLM.
+    `best_ids` is sorted by falling `best`, with the lowest id first among equals.
     """
 
     chosen: Float[Array, "*rows"]
@@ -33,8 +33,7 @@ class TokenLogprobs(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """What a full program tells of the tokens it sampled, and a prefill, if asked, of the prompt's:
-    row i of a chunk is about the token after it."""
+    """Logprobs of sampled tokens, and optionally of the prompt: row i describes the next token."""
 
     sampled: TokenLogprobs
     prompt: TokenLogprobs | None = None
@@ -49,9 +48,9 @@ def sampled_logprobs(
     processed: Bool[Array, " batch"],
     axis: Axis = None,
 ) -> TokenLogprobs:
-    """Of the tokens sampled at `positions` from the controlled logits, raw or processed by row.
+    """Logprobs of tokens sampled at `positions` from controlled logits, raw or processed per row.
 
-    Sampling computes the processed scores as well, from the same arguments: XLA does it once.
+    Sampling computes the processed scores from the same arguments, so XLA computes them once.
     """
     scores = process_logits(controlled, positions, options, axis=axis)
     return token_logprobs(jnp.where(processed[:, None, None], scores, logits), token_ids, axis)
@@ -60,9 +59,9 @@ def sampled_logprobs(
 def token_logprobs(
     scores: Float[Array, "*rows vocab"], token_ids: Int[Array, "*rows"], axis: Axis = None
 ) -> TokenLogprobs:
-    """Of these tokens and of the MAX_LOGPROBS best, as far as there are so many.
+    """Logprobs of the given tokens and of up to MAX_LOGPROBS best tokens.
 
-    axis: over which the vocabulary is split (eagle3_jax.vocabulary).
+    `axis` is the mesh axis that splits the vocabulary (eagle3_jax.vocabulary).
     """
     shift = logsumexp(scores, axis)
     chosen = value_at(scores, token_ids, axis)[..., None]
@@ -76,9 +75,9 @@ def token_logprobs(
 def _best(
     scores: Float[Array, "*rows vocab"], count: int
 ) -> tuple[Int[Array, "*rows top"], Float[Array, "*rows top"]]:
-    """The `count` best ids and their scores: no more blocks than that can hold one of them.
+    """Return the `count` best ids and their scores, searching only blocks that can hold one.
 
-    At 163,840 ids five times as fast as a top-k over all (XLA:CPU).
+    With 163,840 ids this is five times as fast as a top-k over all (XLA:CPU).
     """
     rows, vocab = scores.shape[:-1], scores.shape[-1]
     flat = jnp.pad(
@@ -87,7 +86,7 @@ def _best(
     blocks = flat.reshape(flat.shape[0], -1, _BLOCK)
     maxima = blocks.max(-1)
     _, found = lax.top_k(maxima, min(count, maxima.shape[-1]))
-    # In order of ids, so that of equal scores the lowest id comes first.
+    # Sort by id, so that the lowest id comes first among equal scores.
     found = jnp.sort(found, axis=-1)
     candidates = jnp.take_along_axis(blocks, found[..., None], axis=1)
     best, indices = lax.top_k(candidates.reshape(flat.shape[0], -1), count)

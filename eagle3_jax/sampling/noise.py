@@ -9,9 +9,9 @@ from pallas_kernels import noise
 
 
 class Stream(Enum):
-    """Noise besides the request's own, which draws what the target says: a seed of its own each.
+    """Noise streams with seeds of their own, besides the noise for the target's choices.
 
-    The salts are random 64-bit words: seeds that people choose don't collide with salted ones.
+    The salts are random 64-bit words, so seeds that users choose do not collide with salted ones.
     """
 
     DRAFT = (0x5C8D1E37, 0xA91B64F3)
@@ -19,14 +19,14 @@ class Stream(Enum):
     RESIDUAL = (0x917BD20E, 0x68F53AC7)
 
     def seed(self, seed: UInt32[Array, "... 2"]) -> UInt32[Array, "... 2"]:
-        """The stream's seed for each request's seed."""
+        """Return the stream's seed for each request's seed."""
         return seed ^ jnp.array(self.value, jnp.uint32)
 
 
 def uniform(
     seed: UInt32[Array, "batch 2"], positions: Int[Array, "batch_or_1 rows"]
 ) -> Float[Array, "batch rows"]:
-    """One number in [0, 1) for each (seed, position): a multiple of 2^-24, never 1."""
+    """Return one number in [0, 1) per (seed, position), a multiple of 2^-24."""
     ids = jnp.zeros(1, jnp.int32)
     bits = noise.hash_bits(seed[:, None, 0], seed[:, None, 1], positions, ids)[..., 0]
     return (bits >> 8).astype(jnp.float32) * 2.0**-24
@@ -35,5 +35,5 @@ def uniform(
 def gumbel(
     seed: UInt32[Array, "... 2"], positions: Int[Array, "*rows"], token_ids: Int[Array, " vocab"]
 ) -> Float[Array, "*rows vocab"]:
-    """Standard Gumbel noise of each (seed, position, id); the seed's axes broadcast over rows."""
+    """Return standard Gumbel noise per (seed, position, id); seed axes broadcast over rows."""
     return noise.gumbel(seed[..., 0], seed[..., 1], positions, token_ids)

@@ -1,6 +1,6 @@
-"""What is said once of each request option: SamplingParams is the table, an option is a row of it.
+"""Declaration of request options: SamplingParams is the table, each option is one row.
 
-Request bodies, sampling defaults, flags, packing, the choice of programs and the reference follow.
+Request bodies, defaults, flags, packing, choice of programs and the reference follow from it.
 """
 
 from collections.abc import Callable
@@ -10,24 +10,25 @@ from typing import Any
 
 
 class AppliedBy(Enum):
-    """Who applies an option. A program that does not must not run where the option is set."""
+    """The component that applies an option; a program that ignores a set option must not run."""
 
     HOST = "the host"
     EVERY_PROGRAM = "every program"
-    """Also those that choose tokens in the head's kernel and write no logits."""
+    """Includes programs that choose tokens in the head's kernel and write no logits."""
     SAMPLER = "programs that write logits"
     FULL_PROGRAMS = "full programs"
     LOGIT_CONTROLS = "full programs, by token ids"
-    """Through the rows of eagle3_jax.speculative.logit_control_rows."""
+    """Applied through the rows of eagle3_jax.speculative.logit_control_rows."""
 
 
 @dataclass(frozen=True)
 class RequestOption:
-    """One row. expected, holds: the values it may have, in words and as a check. off: those that do
-    nothing. filters: it bars candidates of sampled tokens, and nothing of a greedy request.
+    """Declaration of one request option.
 
-    json: its type in request bodies and of its flag, None where the endpoints spell it in a form of
-    their own. generation_config: its name in a checkpoint's generation_config.json, if it has one.
+    `expected` describes valid values and `holds` checks them; `off` values have no effect. With
+    `filters` it bars candidates of sampled tokens, without effect on greedy requests. `json` is the
+    type in bodies and of the flag, None if endpoints have their own form. `generation_config` is
+    the name in a checkpoint's generation_config.json, if any.
     """
 
     expected: str
@@ -52,15 +53,17 @@ def option(
     json: Any = None,
     generation_config: str | None = None,
 ) -> Any:
-    """The field of an option, whose default does nothing. Who applies it has no default: what is
-    forgotten there would be lost in programs that do not know the option."""
+    """Declare an option as a field whose default has no effect.
+
+    `applied_by` is required: a program that does not know the option would silently ignore it.
+    """
     off = (default, *also_off)
     row = RequestOption(expected, holds, applied_by, meaning, off, filters, json, generation_config)
     return field(default=default, metadata={"option": row})
 
 
 def options_of(table: type) -> dict[str, RequestOption]:
-    """The rows of a class, by name. Raises TypeError for a field that is no `option`."""
+    """Return the options of a class by name; raise TypeError for a field without `option`."""
     rows = {entry.name: entry.metadata.get("option") for entry in fields(table)}
     missing = [name for name, row in rows.items() if row is None]
     if missing:

@@ -1,4 +1,4 @@
-"""What a request asks of sampling, under the names vLLM gave these fields: the table of options."""
+"""Table of sampling options of a request, under vLLM's field names."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def _switch(default: bool, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The sampling options of one request; docs/reference/request-options.md lists their meanings.
+    """Sampling options of one request; docs/reference/request-options.md lists their meanings.
 
     Raises ValueError for a value out of range.
     """
@@ -214,14 +214,14 @@ class SamplingParams:
         None,
         "a form",
         lambda value: True,
-        applied_by=AppliedBy.HOST,  # by masks, in rounds of two programs
+        applied_by=AppliedBy.HOST,  # by token masks, in rounds of two programs
         meaning="the form of the answer",
     )
     thinking_budget: ThinkingBudget | None = option(
         None,
         "a budget",
         lambda value: True,
-        applied_by=AppliedBy.HOST,  # as above
+        applied_by=AppliedBy.HOST,  # by token masks, as above
         meaning="tokens of thinking, behind which its end is forced",
     )
     logprobs: int | None = option(
@@ -235,14 +235,14 @@ class SamplingParams:
         None,
         f"in 0..{MAX_LOGPROBS}",
         _counts_logprobs,
-        applied_by=AppliedBy.HOST,  # which runs the prompt through a program of its own
+        applied_by=AppliedBy.HOST,  # which runs the prompt through a separate program
         meaning="the same of the prompt's tokens, always raw",
     )
     logprobs_mode: str = option(
         "raw_logprobs",
         " or ".join(LOGPROBS_MODES),
         LOGPROBS_MODES.__contains__,
-        also_off=LOGPROBS_MODES,  # alone: logprobs asks for the programs that read it
+        also_off=LOGPROBS_MODES,  # no effect alone: `logprobs` selects the programs that read it
         applied_by=AppliedBy.FULL_PROGRAMS,
         meaning="the model's own, or after all options",
         json=str,
@@ -266,7 +266,7 @@ class SamplingParams:
 
     @cached_property
     def active(self) -> dict[str, AppliedBy]:
-        """The options that change something, with who applies each."""
+        """Options that have an effect, each with the component that applies it."""
         given = {name: row for name, row in REQUEST_OPTIONS.items() if self._does(name)}
         return {name: row.applied_by for name, row in given.items()}
 
@@ -276,7 +276,7 @@ class SamplingParams:
 
     @property
     def bias_pairs(self) -> tuple[tuple[int, float], ...]:
-        """logit_bias as (id, value), ascending."""
+        """`logit_bias` as (id, value) pairs in ascending order."""
         bias = self.logit_bias
         return tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias))
 

@@ -1,4 +1,4 @@
-"""The sampling options of a batch as device data, so that no option is ever a reason to compile."""
+"""Sampling options of a batch as device data, so that no option ever triggers compilation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,11 +17,11 @@ from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SamplingRows:
-    """The sampling options of each sequence of a batch.
+    """Sampling options of each sequence of a batch.
 
-    What has the name of a request option holds its number; None in lean programs for what only full
-    ones apply. seed holds the low and the high word. stop_ids, padded with -1, cannot be sampled at
-    positions before min_len.
+    Fields with the name of a request option hold its number. In lean programs, options that only
+    full programs apply are None. `seed` holds the low and the high word. `stop_ids`, padded with
+    -1, cannot be sampled at positions before `min_len`.
     """
 
     temperature: Float[Array, " batch"]
@@ -39,7 +39,7 @@ NUMBERS = {
     for row in fields(SamplingRows)
     if row.name in REQUEST_OPTIONS and row.name != "seed"
 }
-"""The options that are one number of a row, with its type."""
+"""Options that are one number per row, with their dtypes."""
 FILTERS = [name for name in NUMBERS if REQUEST_OPTIONS[name].filters]
 FULL = [n for n in NUMBERS if REQUEST_OPTIONS[n].applied_by is AppliedBy.FULL_PROGRAMS]
 
@@ -47,8 +47,8 @@ FULL = [n for n in NUMBERS if REQUEST_OPTIONS[n].applied_by is AppliedBy.FULL_PR
 def pack_sampling(
     sampling: SamplingParams, seed: int = 0, min_len: int = 0, stop_ids: Sequence[int] = ()
 ) -> SamplingRows:
-    """One request's row [1, ...] in NumPy, with the first MAX_STOP_IDS of its stop ids."""
-    # NumPy stands in for device arrays until the runner sends them.
+    """Pack one request's row [1, ...] in NumPy, with the first MAX_STOP_IDS of its stop ids."""
+    # NumPy arrays stand in for device arrays until the runner sends them.
     row: dict[str, Any] = {
         name: np.array([getattr(sampling, name)], dtype) for name, dtype in NUMBERS.items()
     }
@@ -61,12 +61,12 @@ def pack_sampling(
 
 
 def lean_rows(options: SamplingRows) -> SamplingRows:
-    """As lean programs see them: None for what only full ones apply, so that it costs nothing."""
+    """Drop the options that only full programs apply, so that lean programs do not pay for them."""
     return replace(options, **dict.fromkeys(FULL))
 
 
 def filters_off(options: SamplingRows, where: Bool[Array, " batch"]) -> SamplingRows:
-    """The rows without what bars candidates, where that is so."""
+    """Turn off the options that bar candidates in the rows selected by `where`."""
     given = {name: getattr(options, name) for name in FILTERS}
     off = {
         name: jnp.where(where, REQUEST_OPTIONS[name].off[0], value)

@@ -1,14 +1,14 @@
-"""Sampling as a function of (scores, options, seed, position, id), never of who asks.
+"""Sampling as a pure function of (scores, options, seed, position, id).
 
-The token at a position is the argmax of processed scores plus Gumbel noise. The noise is a hash of
-the request's seed, the absolute position and the token id, so the draft, the target and a replay
-after preemption all see the same noise, and a draft token is accepted iff the target picks it too
-(coupling without communication, arXiv 2408.07978). Every option is data: nothing here depends on
-values for its control flow, and nothing sorts the vocabulary. A row of 8192 costs 0.08 ms in a
-batch and 0.10 ms alone, all filters included (XLA:CPU, jax 0.10.2, one thread of a 2-vCPU Zen 5).
+The token at a position is the argmax of processed scores plus Gumbel noise, a hash of the request's
+seed, the absolute position and the token id. The draft, the target and a replay after preemption
+see the same noise, so a draft token is accepted iff the target picks it too (coupling without
+communication, arXiv 2408.07978). Options are data: control flow does not depend on values, and the
+vocabulary is never sorted. A row of 8192 costs 0.08 ms in a batch and 0.10 ms alone, all filters
+included (XLA:CPU, jax 0.10.2, one thread of a 2-vCPU Zen 5).
 
-axis, everywhere: the mesh axes over which the vocabulary is split (eagle3_jax.vocabulary), None
-where it is whole. Then devices tell each other maxima, sums and, of each row, one (score, id) pair.
+`axis` is always the mesh axes that split the vocabulary (eagle3_jax.vocabulary), or None. Devices
+exchange maxima, sums and one (score, id) pair per row.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.vocabulary import best_of_devices, column_ids
 from pallas_kernels.dispatch import follows_data
 
-_INF_KEY = 0x7F800000  # the bits of float32 infinity
-_ONE_KEY = 0x3F800000  # the bits of 1.0
-NOT_FINITE = -1  # in place of a token: the logits hold NaN or infinity
-NO_CANDIDATE = -2  # in place of a token: the options bar all of them
-_CHAINS = 8  # sums over the vocabulary run as so many independent chains
-_BITS_A_STEP = 4  # of a bisection, where each step asks all devices
+_INF_KEY = 0x7F800000  # bits of float32 infinity
+_ONE_KEY = 0x3F800000  # bits of 1.0
+NOT_FINITE = -1  # replaces a token: the logits hold NaN or infinity
+NO_CANDIDATE = -2  # replaces a token: the options bar all candidates
+_CHAINS = 8  # independent chains of additions in sums over the vocabulary
+_BITS_A_STEP = 4  # bits that a bisection settles per step if each step is a collective
 
 
 def sample(
@@ -39,11 +39,11 @@ def sample(
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Int[Array, "batch rows"]:
-    """The token id of each row; positions are those of the tokens being sampled.
+    """Sample the token id of each row at `positions`, the positions of the sampled tokens.
 
-    token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
-    Temperature 0 takes the largest logit. Ties go to the lowest id. With nothing to choose from it
-    is NOT_FINITE (there is NaN or +inf) or NO_CANDIDATE (all are -inf or barred).
+    `token_ids` is the target id of each column, ascending, for a reduced draft vocabulary.
+    Temperature 0 takes the largest logit. Ties go to the lowest id. Without a candidate the result
+    is NOT_FINITE (the logits hold NaN or +inf) or NO_CANDIDATE (all are -inf or barred).
     """
     scores = process_logits(logits, positions, options, token_ids, axis)
     return draw(logits, scores, positions, options.seed[:, None], options, token_ids, axis)
@@ -58,12 +58,12 @@ def draw(
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Int[Array, "batch rows"]:
-    """The second half of `sample`: from scores that it made of these logits, or others, with the
-    noise of this seed."""
+    """Draw tokens from processed scores with the noise of `seed`: the second half of `sample`."""
     ids = column_ids(logits.shape[-1], token_ids, axis)
     noise = gumbel(seed, positions, ids)
     noisy = jnp.where(options.temperature[:, None, None] > 0, scores + noise, scores)
-    # Relative to a best that is NaN or infinite no score is finite, and the filters leave none.
+    # Relative to a best logit that is NaN or infinite, no score is finite, so none passes the
+    # filters.
     failure = jnp.where((logits < jnp.inf).all(-1), NO_CANDIDATE, NOT_FINITE)
     best = noisy.max(-1)
     chosen = jnp.where(best > -jnp.inf, ids[_argmax(noisy)], failure)
@@ -73,9 +73,9 @@ def draw(
 def probabilities(
     scores: Float[Array, "batch rows vocab"], temperature: Float[Array, " batch"], axis: Axis = None
 ) -> Float[Array, "batch rows vocab"]:
-    """The distribution that `draw` draws from: softmax of the scores, at temperature 0 one-hot.
+    """Return the distribution that `draw` samples: softmax of the scores, one-hot at temperature 0.
 
-    All zeros where the scores leave nothing to choose from.
+    A row without candidates is all zeros.
     """
     weights = jnp.exp(scores)
     padding = (0, 0), (0, 0), (0, -scores.shape[-1] % _CHAINS)
@@ -90,7 +90,7 @@ def probabilities(
 def nan_if_nonfinite(
     logits: Float[Array, "batch rows vocab"], axis: Axis = None
 ) -> Float[Array, "batch rows vocab"]:
-    """NaN throughout a row that holds NaN or infinity: -inf from a model bars nothing, it fails."""
+    """Set a row with NaN or infinity to NaN: -inf from a model is a failure and bars nothing."""
     finite = all_true(jnp.isfinite(logits).all(-1, keepdims=True), axis)
     return jnp.where(finite, logits, jnp.nan)
 
@@ -102,12 +102,12 @@ def process_logits(
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
-    """Log-probabilities up to a constant (the best is 0), -inf where an option filters.
+    """Return log-probabilities up to a constant (the best is 0), -inf for filtered candidates.
 
-    In order: stop ids before min_len, temperature (0 counts as 1), min-p, top-k, top-p, typical-p.
-    Top-p acts on the probabilities that min-p and top-k left, renormalised, and keeps the smallest
-    set of the best that reaches its mass; typical-p on what top-p left, where the best one may go,
-    and so not at temperature 0. Candidates equal to the last one kept are kept.
+    In order: stop ids before `min_len`, temperature (0 counts as 1), min-p, top-k, top-p,
+    typical-p. Top-p renormalises the probabilities that min-p and top-k left and keeps the smallest
+    set of best candidates that reaches its mass. Typical-p acts on the rest and may drop the best
+    candidate, so it is off at temperature 0. Candidates equal to the last one kept are kept.
     """
     ids = column_ids(logits.shape[-1], token_ids, axis)
     stops = (ids == options.stop_ids[..., None]).any(1)
@@ -129,9 +129,9 @@ def _top_k_top_p(
     top_p: Float[Array, "batch 1 1"],
     axis: Axis,
 ) -> Float[Array, "batch rows vocab"]:
-    """Keep what is above both cuts, found by bisection on the bits of a float, which order as it.
+    """Apply both cuts, found by bisection on the bits of floats, which have the floats' order.
 
-    The k-th best is searched by its score, the nucleus by its probability relative to the best.
+    The k-th best is found by its score, the top-p cut by its probability relative to the best.
     """
     vocab, search = scores.shape[-1], partial(_least_key, rows=scores.shape[:2], axis=axis)
     padding = (0, 0), (0, 0), (0, -vocab % _CHAINS)
@@ -159,9 +159,9 @@ def _top_k_top_p(
 def _typical(
     scores: Float[Array, "batch rows vocab"], typical_p: Float[Array, "batch 1 1"], axis: Axis
 ) -> Float[Array, "batch rows vocab"]:
-    """Keep what is nearest the entropy, up to the distance that has the mass, found as above.
+    """Keep the candidates nearest the entropy, up to the distance that has mass `typical_p`.
 
-    transformers' TypicalLogitsWarper: surprisal minus entropy is the mean score minus the score.
+    As in transformers' TypicalLogitsWarper, surprisal minus entropy is mean score minus score.
     """
     vocab = scores.shape[-1]
     padding = (0, 0), (0, 0), (0, -vocab % _CHAINS)
@@ -181,7 +181,7 @@ def _typical(
 
 
 def _float(key: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """The float32 whose bits are key: an increasing map from [0, _INF_KEY] to [0, infinity]."""
+    """Return the float32 with these bits: increasing from [0, _INF_KEY] to [0, infinity]."""
     return lax.bitcast_convert_type(key, jnp.float32)
 
 
@@ -192,11 +192,11 @@ def _least_key(
     rows: tuple[int, ...],
     axis: Axis,
 ) -> UInt32[Array, "batch rows 1"]:
-    """The least key in [0, highest] where the monotone `reached` holds, else highest.
+    """Return the least key in [0, highest] where the monotone `reached` holds, else `highest`.
 
-    Settles one bit a step, or _BITS_A_STEP with all their values tried at once, where a step takes
-    a collective: below it, keys are known not to reach. `reached` sees keys up to highest only.
-    Without a row that wants the key, no step is taken where a loop may ask its data.
+    Settles one bit per step, or _BITS_A_STEP bits with all their values tried at once if a step
+    needs a collective. Keys below the lower bound are known not to reach. `reached` sees keys up to
+    `highest` only. If no row wants the key and loops may depend on data, no step runs.
     """
     bits = 1 if axis is None else _BITS_A_STEP
     steps = -(-highest.bit_length() // bits)
@@ -214,7 +214,7 @@ def _least_key(
 
 
 def _sum(values: Float[Array, "*rows vocab"]) -> Float[Array, "*rows 1"]:
-    """A sum over the vocabulary: folded first, because one chain of additions waits on itself."""
+    """Sum over the vocabulary, folded first, because one chain of additions has no parallelism."""
     chains = _CHAINS
     while chains > 1:
         half = values.shape[-1] // 2
@@ -224,9 +224,9 @@ def _sum(values: Float[Array, "*rows vocab"]) -> Float[Array, "*rows 1"]:
 
 
 def _argmax(scores: Float[Array, "batch rows vocab"]) -> Int[Array, "batch rows"]:
-    """The lowest index of the largest score, as two float reductions, which XLA:CPU vectorises.
+    """Return the lowest index of the largest score with two float reductions.
 
-    Float32 holds every index below 2^24.
+    XLA:CPU vectorises these. Float32 holds every index below 2^24.
     """
     last = scores.shape[-1] - 1
     best = scores == scores.max(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What an answer must look like, under the names vLLM gave these fields."""
+"""Constraints on the form of an answer, under vLLM's field names."""
 
 import json as json_module
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 from eagle3_jax.sampling.vacuous_keywords import drop_vacuous_keywords
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
-"""Longer ones are refused: nobody's grammar may take seconds to read."""
+"""Longer constraints are refused, because reading a grammar could take seconds."""
 WHITESPACE = " "
-"""What JSON may have between its parts, or nothing: with more a sampled answer may never end."""
+"""Whitespace that JSON may have between its parts, or none: with more an answer may never end."""
 KINDS = {
     "json": (str | bool | Mapping, "a JSON schema"),
     "regex": (str, "a regular expression"),
@@ -24,10 +24,10 @@ class FormPart(NamedTuple):
     """A part of a form, as errors name it.
 
     Attributes:
-        field: the field of the request that holds the part.
-        name: what an error calls it.
-        alone: makes the form of this part alone.
-        schema: the JSON schema that the client wrote, if the part is one.
+        field: Field of the request that holds the part.
+        name: Name of the part in errors.
+        alone: Makes the form of this part alone.
+        schema: JSON schema that the client wrote, if the part is one.
     """
 
     field: str
@@ -38,17 +38,20 @@ class FormPart(NamedTuple):
 
 @dataclass(frozen=True)
 class StructuredOutputs:
-    """The form of one answer: exactly one of the first five.
+    """The form of one answer: exactly one of the first five fields.
 
-    json: a JSON schema, as an object or as text. regex: an expression the whole answer matches.
-    choice: the answer is one of these texts. grammar: Lark or GBNF, as llguidance reads it.
-    json_object: any JSON object. begins_after: an id behind which the form begins, once; whatever
-    comes before it is free, but for EOS. between: two ids; only pieces of the answer have the form,
-    each from the first id, wherever the model chooses it, to the second, and all else is free.
-    asked_by: the field of a request that asks for the form. parts: what a form of several tools is
-    made of. Errors name both; forms that differ in nothing else are equal.
-    Raises ValueError for none or several of the five, values of another type, an empty choice, and
-    more than 256 KiB.
+    Attributes:
+        json: A JSON schema, as an object or as text.
+        regex: An expression that the whole answer matches.
+        choice: The answer is one of these texts.
+        grammar: Lark or GBNF, as llguidance reads it.
+        json_object: Any JSON object.
+        begins_after: Id after which the form begins, once; text before is free, except for EOS.
+        between: Begin and end ids. Only text from a begin id, wherever the model chooses it, to the
+            end id has the form; all other text is free.
+        asked_by, parts: Request field, and parts of a form of several tools, for errors only.
+
+    Raises ValueError for none or several of the five, wrong types, an empty choice, or > 256 KiB.
     """
 
     json: str | bool | Mapping[str, Any] | None = None
@@ -81,8 +84,10 @@ class StructuredOutputs:
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema without the keywords that bar nothing; None for the other kinds. Raises
-        ValueError for a text that holds no schema."""
+        """JSON schema without keywords that bar nothing; None for other kinds of forms.
+
+        Raises ValueError for a text that is not a schema.
+        """
         if self.json is None:
             return {"type": "object"} if self.json_object else None
         try:
@@ -92,12 +97,12 @@ class StructuredOutputs:
             raise self._error(f"json is not a JSON schema: {error}") from error
         if not isinstance(schema, Mapping | bool):
             raise self._error(f"json must be an object or a boolean; got {schema!r:.50}")
-        # In an object, so that options can stand beside it.
+        # A mapping, so that options can be added to it.
         return schema if isinstance(schema, Mapping) else {} if schema else {"enum": []}
 
     @property
     def everywhere(self) -> "StructuredOutputs":
-        """The same form from an answer's first token to its last."""
+        """The same form, from an answer's first token to its last."""
         return replace(self, begins_after=None, between=None)
 
     def _dump(self, schema: bool | Mapping[str, Any]) -> str:

@@ -1,15 +1,15 @@
-"""How long a model may think before it answers."""
+"""Limit on the tokens that a model thinks before it answers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ThinkingBudget:
-    """At most so many tokens of thinking; behind them its end is forced.
+    """Maximum number of thinking tokens; after them the end of thinking is forced.
 
-    ends: ids that end it, of which the first is the one that is forced. begins: the id that begins
-    it if it is the answer's first token; None where the prompt has begun it. Raises ValueError for
-    a negative number, and without an end.
+    `ends` are the ids that end thinking; the first one is the forced id. `begins` is the id that
+    begins it if it is the answer's first token, or None if the prompt has begun it. Raises
+    ValueError for a negative number and for empty `ends`.
     """
 
     tokens: int

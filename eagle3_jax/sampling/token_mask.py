@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows, one bit a token: token i is bit i % 32 of word i // 32."""
+"""Token masks of grammars, one bit per token: token i is bit i % 32 of word i // 32."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +12,12 @@ ALL_ALLOWED = np.uint32(2**WORD_BITS - 1)
 
 
 def open_masks(vocab_size: int, *rows: int) -> np.ndarray:
-    """Masks uint32 [*rows, words] on the host that allow everything."""
+    """Make host masks uint32 [*rows, words] that allow everything."""
     return np.full((*rows, -(-vocab_size // WORD_BITS)), ALL_ALLOWED)
 
 
 def allow_only(mask: np.ndarray, token: int) -> None:
-    """Bars in a mask [words] all but one token."""
+    """Bar all tokens but one in a mask [words]."""
     mask[:] = 0
     mask[token // WORD_BITS] = 1 << token % WORD_BITS
 
@@ -28,16 +28,16 @@ def mask_logits(
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
-    """-inf where the bit is not set; a row of ones keeps its logits bit for bit.
+    """Set logits to -inf where the mask bit is 0; a row of ones keeps its logits bit for bit.
 
-    token_ids: the target id of each column, for a reduced draft vocabulary. axis: over which the
-    logits are split; masks are whole.
+    `token_ids` is the target id of each column, for a reduced draft vocabulary. `axis` splits the
+    logits; masks are whole.
     """
     allowed = own_columns(unpack_mask(masks), logits.shape[-1], token_ids, axis)
     return jnp.where(allowed, logits, -jnp.inf)
 
 
 def unpack_mask(masks: UInt32[Array, "*rows words"]) -> Bool[Array, "*rows bits"]:
-    """A bit for each token, and those that fill the last word up."""
+    """Unpack one bit per token, including the padding of the last word."""
     bits = masks[..., None] >> jnp.arange(WORD_BITS, dtype=jnp.uint32) & 1
     return bits.reshape(*masks.shape[:-1], -1) == 1

@@ -1,7 +1,7 @@
-"""Drops keywords that bar no value from JSON schemas.
+"""Removal of keywords that bar no value from JSON schemas.
 
-llguidance refuses every use of a keyword that it does not implement, though many generators of
-schemas write such keywords with values that every instance meets, such as `uniqueItems: false`.
+llguidance refuses every use of a keyword that it does not implement, although many schema
+generators write such keywords with values that every instance meets, such as `uniqueItems: false`.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,9 +40,9 @@ Keywords = Mapping[str, Any]
 def drop_vacuous_keywords(schema: Any) -> Any:
     """Return `schema` without the keywords that bar no value.
 
-    The same values are valid as before, and subschemas keep their places. Literal values (`enum`,
-    `const`, ...) and the names of properties are never taken for keywords. `x-guidance`, in which
-    llguidance's own options stand, is dropped too. Anything that is no schema is returned as it is.
+    The same values stay valid, and subschemas keep their places. Literal values (`enum`, `const`,
+    ...) and property names are never taken for keywords. `x-guidance`, which holds llguidance's own
+    options, is dropped too. Values that are not schemas are returned unchanged.
     """
     if not isinstance(schema, Mapping):
         return schema
@@ -90,7 +90,7 @@ def _without_vacuous(schema: Any, has_min_contains: bool) -> Any:
 
 
 def _types(schema: Keywords) -> set[str]:
-    """The types that `type` allows; all where it is missing or malformed."""
+    """Return the types that `type` allows; all if it is missing or malformed."""
     declared = schema.get("type")
     listed = declared if isinstance(declared, list) else [declared]
     names = {one for one in listed if isinstance(one, str)}
@@ -141,7 +141,7 @@ def _one_open(value: Any, schema: Keywords) -> bool:
 
 
 def _needs_nothing(value: Any, schema: Keywords) -> bool:
-    """Of what a property depends on: schemas, or names of which each is there anyway."""
+    """Return whether no dependency bars a value: schemas accept all, names are required anyway."""
     required = schema.get("required")
     there = required if isinstance(required, list) else []
     return isinstance(value, Mapping) and all(
@@ -157,7 +157,7 @@ def _needs_no_item(value: Any, schema: Keywords) -> bool:
 
 
 def _decides_nothing(value: Any, schema: Keywords) -> bool:
-    """Of `if`, `then` and `else`: no branch that can apply bars a value."""
+    """Return whether no branch of `if`, `then` and `else` that can apply bars a value."""
     condition = schema.get("if", True)
     return "if" not in schema or (
         (_accepts_all(schema.get("then", True)) or _accepts_nothing(condition))
@@ -191,4 +191,4 @@ VACUOUS: Mapping[str, Callable[[Any, Keywords], bool]] = {
     "type": lambda value, schema: isinstance(value, list) and all(t in value for t in TYPES),
     "uniqueItems": lambda value, schema: value is False or schema.get("maxItems") in (0, 1),
 }
-"""For a keyword: whether this value of it bars nothing beside the schema's other keywords."""
+"""Predicates per keyword: whether this value bars nothing, given the schema's other keywords."""

@@ -1,4 +1,4 @@
-"""What a draft proposes, and how it draws for rejection sampling."""
+"""Proposed drafts, and drawing of drafts for rejection sampling."""
 
 from typing import NamedTuple
 
@@ -13,9 +13,11 @@ from eagle3_jax.vocabulary import own_columns
 
 
 class Drafts(NamedTuple):
-    """Drafts as target ids; for rejection sampling also q, the probabilities over target ids that
-    each was drawn from: 0 outside the draft's vocabulary, and everywhere where none could be drawn.
-    They are split over devices as the target's vocabulary is."""
+    """Drafts as target ids, with the probabilities q that rejection sampling needs.
+
+    q is over target ids: 0 outside the draft's vocabulary and in rows without candidates. It is
+    split like the target's vocabulary.
+    """
 
     ids: Int[Array, "batch k"]
     probs: Float[Array, "batch k vocab"] | None = None
@@ -30,9 +32,9 @@ def draw_with_probs(
     axis: Axis = None,
     target_axis: Axis = None,
 ) -> tuple[Int[Array, "batch rows"], Float[Array, "batch rows vocab"]]:
-    """Draws as `sample` does, but with noise of the draft's own; returns q too.
+    """Draw like `sample`, but with the draft's own noise, and return the probabilities q too.
 
-    axis: over which the draft's vocabulary is split; target_axis: the target's, as they are.
+    `axis` splits the draft's vocabulary, `target_axis` the target's.
     """
     scores = process_logits(logits, positions, options, target_ids, axis)
     seed = Stream.DRAFT.seed(options.seed)[:, None]

@@ -1,4 +1,4 @@
-"""Tokens straight from hidden states, where a GPU can choose them without written logits."""
+"""Choice of tokens in the head's GPU kernel, without writing logits."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -13,7 +13,7 @@ from pallas_kernels.quantized import Kernel
 
 
 def chooses_in_kernel() -> bool:
-    """Whether tokens are chosen this way here. On CPU all are sampled from logits."""
+    """Return whether the kernel chooses tokens here. On CPU, tokens are sampled from logits."""
     return candidates("logits_argmax")[0] == "pallas"
 
 
@@ -27,12 +27,12 @@ def choose_in_kernel(
     *,
     axis: Axis = None,
 ) -> Int[Array, "batch rows"]:
-    """The token of `sampling.sampler.sample` without its top-k and top-p, which need the row.
+    """Choose the tokens of `sampling.sampler.sample`, but without top-k and top-p.
 
-    A draft that they would bar is a lost draft and never a wrong token: the target does not pick
-    it. The target's own rows come here only where neither does anything. Logits that are not all
-    finite give NOT_FINITE. token_ids: the target id of each column that the head has here.
-    axis: the mesh axes that the head's columns are split over.
+    Those need whole rows. A draft that they would bar is lost, never wrong, because the target does
+    not pick it. The target's own rows come here only if both are off. Logits that are not all
+    finite give NOT_FINITE. `token_ids` are the target ids of this device's head columns, which
+    `axis` splits.
     """
     batch, rows = positions.shape
 

@@ -1,7 +1,7 @@
-"""Options that look at token ids, one row per slot, and what a row remembers of its tokens.
+"""Per-slot rows of the options that act on token ids, with counts of each row's tokens.
 
-Rows are kept in the decode state and only the full programs read them; what is committed is
-counted, what is rejected never was.
+The decode state holds the rows, and only full programs read them. Committed tokens are counted;
+rejected drafts never are.
 """
 
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from eagle3_jax.sampling.limits import (
     MAX_REQUEST_STOP_IDS,
 )
 
-NO_TOKEN = -1  # in every list of ids: nothing here
-ANY_TOKEN = -2  # in front of a bad word that is shorter than the longest
+NO_TOKEN = -1  # padding in every list of ids
+ANY_TOKEN = -2  # left padding of a bad word shorter than the longest
 
 
 class TokenBiases(NamedTuple):
-    """What is added to the logits of a few ids, which are padded with NO_TOKEN."""
+    """Additive biases on the logits of a few ids, padded with NO_TOKEN."""
 
     ids: Int[Array, "batch biases"]
     values: Float[Array, "batch biases"]
@@ -34,16 +34,17 @@ class TokenBiases(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogitControls:
-    """One row per slot, or the rows of one batch; whole on every device, whatever is split.
+    """Options that act on token ids, one row per slot or batch row; replicated on every device.
 
-    enabled: the row has such options at all; the others keep their logits bit for bit.
-    bias: added to the logits; -inf bars a token. biases: the same for a kernel, of rows that have
-    a few biases and nothing else here (eagle3_jax.speculative.head_choice).
-    bad_words: ids, aligned to the right. stop_ids: every id that may not come before min_len.
-    repetition divides or multiplies the logits of tokens seen in prompt or answer; presence and
-    frequency are subtracted, once or by count, for tokens of the answer. in_prompt, counts: what
-    was seen. tail: the answer's last tokens.
-    processed_logprobs: its log-probabilities are those after all options; enabled or not.
+    Attributes:
+        enabled: Whether the row has such options. Other rows keep their logits bit for bit.
+        bias: Added to the logits; -inf bars a token.
+        biases: The same for eagle3_jax.speculative.head_choice, in rows with only a few biases.
+        bad_words, stop_ids: Ids of words, right-aligned; ids that are barred before min_len.
+        repetition: Divides or multiplies the logits of tokens seen in prompt or answer.
+        presence, frequency: Subtracted for tokens of the answer, once or per occurrence.
+        in_prompt, counts, tail: Tokens of the prompt, counts in the answer, last answer tokens.
+        processed_logprobs: Whether log-probabilities include all options; also for disabled rows.
     """
 
     enabled: Bool[Array, " batch"]
@@ -61,12 +62,12 @@ class LogitControls:
 
 
 def empty_controls(slots: int, vocab_size: int) -> LogitControls:
-    """Slots without such options."""
+    """Make slots without such options."""
     return jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), no_controls(vocab_size))
 
 
 def no_controls(vocab_size: int) -> Any:
-    """One row without such options: every shape and dtype of the full prefill's input."""
+    """Make one row without such options, with the shapes and dtypes of a full prefill's input."""
     none = partial(_filled, NO_TOKEN, np.int32)
     return LogitControls(
         enabled=_filled(False, np.bool_),
@@ -85,12 +86,12 @@ def no_controls(vocab_size: int) -> Any:
 
 
 def _filled(value: float, dtype: Any, *shape: int) -> Any:
-    """NumPy stands in for device arrays until they are sent."""
+    """NumPy arrays stand in for device arrays until they are sent."""
     return np.full((1, *shape), value, dtype)
 
 
 def enabled_biases(logit_controls: LogitControls) -> TokenBiases:
-    """Those of rows that have controls: a slot keeps what it had before."""
+    """Return the biases of enabled rows only: a slot keeps the values of its previous request."""
     ids = jnp.where(logit_controls.enabled[:, None], logit_controls.biases.ids, NO_TOKEN)
     return TokenBiases(ids, logit_controls.biases.values)
 
@@ -101,7 +102,7 @@ def commit_tokens(
     token_ids: Int[Array, "batch width"],
     num_committed: Int[Array, " batch"],
 ) -> LogitControls:
-    """Counts the first num_committed tokens of each row in its slot."""
+    """Count the first `num_committed` tokens of each row in its slot."""
     kept = jnp.arange(token_ids.shape[1]) < num_committed[:, None]
     counted = slot_ids[:, None], jnp.where(kept, token_ids, 0)
     recent = jnp.concatenate([slots.tail[slot_ids], token_ids], axis=1)
@@ -116,7 +117,7 @@ def commit_tokens(
 def open_controls(
     slots: LogitControls, row: LogitControls | None, slot: Int[Array, ""], token: Int[Array, "1 1"]
 ) -> LogitControls:
-    """The slot with this row [1, ...] and its first token; without a row it is not enabled."""
+    """Store a row [1, ...] and its first token in a slot; disable the slot if `row` is None."""
     if row is None:
         return replace(slots, enabled=slots.enabled.at[slot].set(False))
     slots = jax.tree.map(lambda all_rows, new: all_rows.at[slot].set(new[0]), slots, row)

@@ -1,7 +1,7 @@
-"""Applies options that look at token ids: bias, allowed ids, bad words, penalties.
+"""Logit options that act on token ids: bias, allowed ids, bad words, penalties.
 
-They are exact inside a chain: the row that decides position j of it sees the drafts before it as if
-they were committed: if they are rejected, so is its choice.
+They are exact within a chain. The row that decides position j sees the earlier drafts as if they
+were committed; if these are rejected, so is its choice.
 """
 
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ def control_logits(
     axis: Axis = None,
     num_before: Int[Array, "batch_or_1 rows"] | None = None,
 ) -> Float[Array, "batch rows vocab"]:
-    """Float32 logits that sampling goes on with; -inf where a token is barred.
+    """Return float32 logits with the options applied; -inf where a token is barred.
 
     In order: allowed ids, bad words, stop ids before min_len, bias, repetition, frequency and
-    presence penalty (vLLM's definitions). The last row sees all drafts, each row before it one
-    less; with num_before each row has drafts of its own, a path, and sees the first so many.
-    token_ids: the target id of each column, ascending, for a reduced draft vocabulary.
-    axis: over which the logits are split (eagle3_jax.vocabulary).
+    presence penalty (vLLM's definitions). The last row sees all drafts, each earlier row one fewer;
+    with `num_before` each row sees that many drafts of a path of its own. `token_ids` is the target
+    id of each column, ascending, for a reduced vocabulary. `axis` splits the logits
+    (eagle3_jax.vocabulary).
     """
     paths = draft_ids
     if num_before is None:
@@ -51,7 +51,7 @@ def _completing_ids(
     paths: Int[Array, "batch rows_or_1 drafts"],
     num_before: Int[Array, "batch_or_1 rows"],
 ) -> Int[Array, "batch rows words"]:
-    """The last id of each bad word whose other ids are what comes before a row, else NO_TOKEN."""
+    """Return the last id of each bad word whose other ids precede a row, else NO_TOKEN."""
     size = logit_controls.tail.shape[1]
     tail = jnp.broadcast_to(logit_controls.tail[:, None], (*paths.shape[:2], size))
     window = num_before[..., None] + jnp.arange(size)
@@ -70,7 +70,7 @@ def _bar(
     token_ids: Int[Array, " vocab"] | None,
     axis: Axis,
 ) -> Float[Array, "batch rows vocab"]:
-    """-inf at the columns of these ids. A scatter: comparing with every column costs far more."""
+    """Set these ids' columns to -inf by a scatter; comparing with every column costs far more."""
     batch, rows, vocab = scores.shape
     if token_ids is None:
         columns = barred - first_column(vocab, axis)
@@ -91,7 +91,7 @@ def _penalize(
     token_ids: Int[Array, " vocab"] | None,
     axis: Axis,
 ) -> Float[Array, "batch rows vocab"]:
-    """Repetition, then frequency and presence, with the drafts before each row counted."""
+    """Apply repetition, frequency and presence penalties, counting the drafts before each row."""
     vocab = scores.shape[-1]
     ids = column_ids(vocab, token_ids, axis)
     before = jnp.arange(paths.shape[2]) < num_before[..., None]

@@ -1,4 +1,4 @@
-"""How a pair speculates: what is fixed when its programs are compiled."""
+"""Speculation method of a pair, fixed when its programs are compiled."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,13 @@ METHODS: tuple[RejectionSampleMethod, ...] = get_args(RejectionSampleMethod)
 
 @dataclass(frozen=True)
 class SpeculationMethod:
-    """Static under jit, part of the key under which programs are kept.
+    """Acceptance rule and draft shape; static under jit and part of the programs' keys.
 
-    rejection_sample_method: which drafts a round accepts. coupled: those the target picks with the
-    same noise. standard: by rejection sampling on p / q. synthetic: so many as the rates say,
-    whatever the target thinks of them.
-    synthetic_acceptance_rates: for synthetic only; entry i is the probability that the first i + 1
-    drafts are all accepted.
-    tree: the size of the trees drafted; None for chains.
+    Attributes:
+        rejection_sample_method: Rule for accepting drafts. coupled: the target picks them with the
+            same noise. standard: rejection sampling on p / q. synthetic: the given rates.
+        synthetic_acceptance_rates: Entry i is the probability of accepting the first i + 1 drafts.
+        tree: Size of the draft trees; None for chains.
     """
 
     rejection_sample_method: RejectionSampleMethod = "coupled"
@@ -30,21 +29,21 @@ class SpeculationMethod:
 
     @property
     def needs_probs(self) -> bool:
-        """Whether a draft has to keep the probabilities it was drawn from."""
+        """True if drafts keep the probabilities that they were drawn from."""
         return self.rejection_sample_method == "standard"
 
     @property
     def needs_logits(self) -> bool:
-        """Whether deciding takes more of the target than its choice at each row of a chain."""
+        """True if verification needs more of the target than its choice at each row of a chain."""
         return self.needs_probs or self.tree is not None
 
     def verified_rows(self, num_speculative_tokens: int) -> int:
-        """Rows of each sequence that the target runs in a round: a chain's, or a tree's nodes."""
+        """Rows per sequence that the target runs in a round: a chain's rows or a tree's nodes."""
         return self.tree.num_draft_tokens if self.tree else num_speculative_tokens + 1
 
     @property
     def synthetic_acceptance_length(self) -> float | None:
-        """Mean tokens a round commits by decree; None where acceptance is real."""
+        """Mean tokens that a synthetic round commits; None if acceptance is real."""
         rates = self.synthetic_acceptance_rates
         return None if rates is None else 1 + sum(rates)
 
@@ -58,11 +57,11 @@ def speculation_method(
     acceptance_length: float | None = None,
     acceptance_rates: Sequence[float] | None = None,
 ) -> SpeculationMethod:
-    """The method of this name for k drafts a round; the last two under vLLM's names and meanings.
+    """Make the method of this name for k drafts a round, from arguments named as in vLLM.
 
-    acceptance_length: mean tokens a round commits, 1 to k + 1. acceptance_rates: k of them, not
-    rising. Raises ValueError for a name there isn't, and where synthetic has not one of the two or
-    another method has any.
+    `acceptance_length` is the mean tokens that a round commits, 1 to k + 1. `acceptance_rates` are
+    k non-increasing numbers. Raises ValueError for an unknown name, for synthetic without exactly
+    one of the two, and for other methods with one of them.
     """
     if name not in METHODS:
         listed = ", ".join(METHODS)
@@ -92,7 +91,7 @@ def speculation_method(
 
 
 def _least_variance_rates(length: float, num_speculative_tokens: int) -> tuple[float, ...]:
-    """Rates whose mean is this length and whose rounds differ by at most one token."""
+    """Return rates with this mean length whose rounds differ by at most one token."""
     most = num_speculative_tokens + 1
     if isinstance(length, bool) or not 1 <= length <= most:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Prefill one chunk of one prompt, the draft one position behind the target."""
+"""Prefill of one chunk of one prompt, with the draft one position behind the target."""
 
 from dataclasses import replace
 
@@ -21,9 +21,9 @@ from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
 
 PARTS = slice(None, -1), slice(1, None)
-"""Of a chunk and the token after it: what the target runs, and what the draft pairs it with."""
+"""Slices of a chunk plus its next token: the target's input, and the draft's paired tokens."""
 PROMPT_ROWS = 16
-"""Rows of a prompt whose logits are held together: 10 MB at 163,840 ids."""
+"""Prompt rows whose logits are in memory together: 10 MB at 163,840 ids."""
 
 
 def prefill_chunk(
@@ -37,12 +37,12 @@ def prefill_chunk(
     score_prompt: bool = False,
     draft_sees_images: bool = False,
 ) -> tuple[DecodeState, Int[Array, "1 report"], Logprobs | None]:
-    """Writes the chunk's KV in both caches; after the last chunk samples and opens the slot.
+    """Write a chunk's KV to both caches; after the last chunk, sample a token and open the slot.
 
-    Returns the state, a report in a round's form: [1 token, number committed], and of a full
-    prefill the token's logprobs; score_prompt: also those of the tokens after each row of the
-    chunk. variant: as of a round; a full one takes a chunk with logit_controls.
-    draft_sees_images: the draft gets the target's rows of images, not the placeholder's embedding.
+    Returns the state, a report in a round's form ([1 token, number committed]) and, for full
+    programs, the token's logprobs; with `score_prompt` also those of the token after each row. A
+    full `variant` needs a chunk with logit_controls. With `draft_sees_images` the draft gets the
+    target's image rows instead of the placeholder's embedding.
     """
     size = chunk.tokens.shape[0] - 1
     offsets = jnp.arange(size)[None]
@@ -56,7 +56,8 @@ def prefill_chunk(
     )
     draft_pools = state.draft_pools
     if draft is not None:
-        # The prompt's last row needs the token sampled below: the first round's draft pass does it.
+        # The prompt's last row needs the token sampled below, so the first round's draft pass
+        # writes it.
         known = offsets < chunk.length - chunk.last
         draft_pages = view_pages(chunk.page_table, positions, known, page_size)
         features = draft.fuse(aux_hidden)
@@ -76,8 +77,7 @@ def prefill_chunk(
 
 
 def _image_rows(state: DecodeState, chunk: PrefillChunk) -> dict[str, Array]:
-    """Of the chunk's tokens and the one after it [1, chunk + 1, ...]: features of images, and which
-    are theirs; nothing without a vision model."""
+    """Return image features and mask [1, chunk + 1, ...] of a chunk and the next token, if any."""
     if state.image_features is None or chunk.feature_rows is None:
         return {}
     is_image = chunk.feature_rows != NO_ROW
@@ -89,8 +89,7 @@ def _image_rows(state: DecodeState, chunk: PrefillChunk) -> dict[str, Array]:
 def _first_token(
     target: Target, hidden: Float[Array, "1 size hidden"], chunk: PrefillChunk, variant: Variant
 ) -> tuple[Int[Array, "1 1"], TokenLogprobs | None]:
-    """The token behind the chunk's last row; in a full prefill under all options and with its
-    logprobs."""
+    """Sample the token after the chunk; a full prefill applies all options and adds logprobs."""
     final = jax.lax.dynamic_slice_in_dim(hidden, chunk.length - 1, 1, axis=1)
     position = (chunk.start + chunk.length).reshape(1, 1)
     axis = target.vocab_axis
@@ -113,7 +112,7 @@ def _first_token(
 def _prompt_logprobs(
     target: Target, hidden: Float[Array, "1 size hidden"], next_ids: Int[Array, "1 size"]
 ) -> TokenLogprobs:
-    """Raw logprobs [1, size] of the token after each row, a few rows at a time."""
+    """Compute raw logprobs [1, size] of the token after each row, PROMPT_ROWS rows at a time."""
     size = hidden.shape[1]
     block = min(PROMPT_ROWS, size)
     blocks = -(-size // block)
@@ -132,7 +131,7 @@ def _open_slot(
     token: Int[Array, "1 1"],
     feature: Float[Array, "1 1 aux"],
 ) -> SlotRows:
-    """The row from which rounds go on; it stays closed until the last chunk."""
+    """Write the slot's row, from which rounds continue. It is finished until the last chunk."""
     width = slots.verified_tokens.shape[1]
     length = chunk.start + chunk.length
     row = SlotRows(

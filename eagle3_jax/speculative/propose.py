@@ -1,4 +1,4 @@
-"""Draft k tokens: one pass over what was verified last, then k-1 single steps."""
+"""Proposal of k draft tokens: one pass over the last verified rows, then k-1 single steps."""
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +30,13 @@ def propose(
     biases: TokenBiases | None = None,
     target_axis: Axis = None,
 ) -> tuple[Drafts, tuple[KVPool, ...]]:
-    """Returns k drafts a row and the draft's pools.
+    """Return k drafts per row and the draft's pools.
 
-    masks: which tokens the first draft may be, a bit each (eagle3_jax.sampling.token_mask).
-    with_probs: for rejection sampling, which needs noise of the draft's own and the probabilities
-    it drew from, split over target_axis. biases: of rows without other logit controls, where the
-    head's kernel chooses.
-    With k = 0 only the first pass runs, without its head, so that draft KV never has holes.
+    `masks` are the allowed ids of the first draft, one bit each (eagle3_jax.sampling.token_mask).
+    `with_probs`, for rejection sampling, draws with the draft's own noise and returns
+    probabilities, split over `target_axis`. `biases` are those of rows without other logit
+    controls, for the head's kernel. With k = 0 only the first pass runs, without its head, so draft
+    KV never has holes.
     """
     batch = active.shape[0]
     hidden, pools = first_pass(draft, rows, pools, page_table, active)
@@ -75,7 +75,7 @@ def first_pass(
     page_table: Int[Array, "batch pages_per_seq"],
     active: Bool[Array, " batch"],
 ) -> tuple[Float[Array, "batch 1 hidden"], tuple[KVPool, ...]]:
-    """Runs the draft on the true features of the rows verified last, over what draft steps left.
+    """Run the draft on the true features of the last verified rows, overwriting draft steps' KV.
 
     Row j pairs the token at position p+1 with the features of p = n - a - 1 + j. Rows past the
     accepted ones repeat the last position, so that they see nothing stale, and write to scratch.
@@ -102,11 +102,11 @@ def _sample_draft(
     biases: TokenBiases | None,
     target_axis: Axis,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
-    """The draft's token with the target's own noise, so that equal distributions pick equal tokens;
-    or, with its probabilities, with noise of its own.
+    """Sample a draft with the target's noise, so that equal distributions pick equal tokens.
 
-    The request's options hold for drafts too: a token the target may not pick is a lost draft.
-    Where the draft can't choose, any token will do.
+    With `with_probs`, sample with noise of its own and return probabilities. The request's options
+    apply to drafts too, because a token that the target may not pick is a lost draft. If the draft
+    has no candidate, any token will do.
     """
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
     axis = draft.vocab_axis

@@ -1,11 +1,11 @@
-"""Decide by rejection sampling: a draft drawn from q is accepted with probability min(1, p / q).
+"""Verification by rejection sampling: accept a draft from q with probability min(1, p / q).
 
-What is emitted follows p exactly (Leviathan et al., arXiv 2211.17192), but it is not what plain
-decoding emits with the same seed: it depends on the draft and on where rounds begin. Independent
-streams of noise, each a function of (seed, position), draw the draft, accept it, draw from the
-residual and draw the bonus token; the last is the request's own, so that without a draft this is
-plain decoding. A position that is drafted again sees the same noise again, which does no harm:
-nothing that was committed before depends on it.
+The output follows p exactly (Leviathan et al., arXiv 2211.17192), but differs from plain decoding
+with the same seed: it depends on the draft and on where rounds begin. Independent noise streams,
+each a function of (seed, position), draw the draft, accept it, draw from the residual and draw the
+bonus token. The last stream is the request's own, so without a draft this is plain decoding. A
+position that is drafted again sees the same noise. This is harmless, because no earlier committed
+token depends on it.
 """
 
 import jax.numpy as jnp
@@ -23,13 +23,12 @@ from eagle3_jax.vocabulary import value_at
 def verify_by_rejection(
     logits: Float[Array, "batch width vocab"], drafts: Drafts, rows: SlotRows, axis: Axis = None
 ) -> VerifyResult:
-    """Accepts the longest prefix of drafts, each by its own u < p / q, and draws what follows it.
+    """Accept the longest prefix of drafts, each by its own u < p / q, and draw the next token.
 
     p and q are probabilities after all options. u is in [0, 1), so p = 0 is never accepted; nor is
-    q = 0, a draft that wasn't drawn. In the place of a rejected draft comes a token from
-    max(p - q, 0), or from p where nothing is left of it; behind the last valid draft comes one from
-    p. At temperature 0 both are one-hot. axis: over which logits and q are split
-    (eagle3_jax.vocabulary).
+    q = 0, a draft that was not drawn. A rejected draft is replaced by a token from max(p - q, 0),
+    or from p if that is zero everywhere. The token after the last valid draft is drawn from p. At
+    temperature 0 both are one-hot. `axis` splits logits and q (eagle3_jax.vocabulary).
     """
     assert drafts.probs is not None, "rejection sampling needs the probabilities of each draft"
     offsets = jnp.arange(logits.shape[1])

@@ -1,8 +1,8 @@
-"""One round of speculative decoding, state in, state out: draft, verify, decide, commit.
+"""One round of speculative decoding on the decode state: propose, verify, decide, commit.
 
 k is unrolled, shapes are static and nothing on the device branches on data. Plain decoding is the
 same round with k = 0. A batch with a grammar runs the two halves as two programs, because the masks
-of the rows behind a draft can't be known before the draft is.
+of the rows after a draft depend on the draft.
 """
 
 from dataclasses import replace
@@ -45,14 +45,12 @@ def speculative_round(
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """Advances the sequences in `slot_ids` by one verify of width k+1: both halves in one program.
+    """Advance the sequences in `slot_ids` by one round of width k+1, in one program.
 
-    variant: what of the requests' options the round knows.
-    method: how drafts are drawn and accepted; static.
-    widths: of an engine that chooses k; else the state (verified_tokens) says it all.
-
-    Returns the new state, the report the host reads: [k+1 tokens, number committed (0: the row was
-    finished), drafts verified] a row, and, of a full round, the logprobs of these tokens.
+    Returns the new state, a report row [k+1 tokens, number committed (0: the row was finished),
+    drafts verified] per sequence and, for full rounds, the tokens' logprobs. `variant` says which
+    options the round supports, `method` how drafts are drawn and accepted. `widths` are those of an
+    engine that chooses k; otherwise verified_tokens in the state has the width.
     """
     static: Any = {"variant": variant, "method": method, "widths": widths}
     state, drafts = propose_round(
@@ -73,11 +71,10 @@ def propose_round(
     widths: Widths | None = None,
     target_axis: Axis = None,
 ) -> tuple[DecodeState, Drafts]:
-    """The draft's half of a round: new draft KV and the drafts; without a draft zeros.
+    """Run the draft's half of a round: return new draft KV and drafts, zeros without a draft.
 
-    masks: of the first draft; what may come behind it is known only once it is. With them paused
-    rows go on. target_axis: over which probabilities of drafts are split, as the target's
-    vocabulary is.
+    `masks` hold the first draft's allowed ids; later ones depend on it. With masks paused rows
+    resume. `target_axis` splits draft probabilities like the target's vocabulary.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
@@ -113,12 +110,11 @@ def verify_round(
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """The target's half of a round: verify, decide, commit.
+    """Run the target's half of a round: verify, decide, commit.
 
-    [last token, d1..dk] run through the target at positions n..n+k; rows past the valid drafts
-    repeat the last valid position and write to scratch.
-    masks: which tokens may come at each row's position, a bit each (sampling.token_mask); only in a
-    full round. With them paused rows go on.
+    The target runs [last token, d1..dk] at positions n..n+k. Rows past the valid drafts repeat the
+    last valid position and write to scratch. `masks` holds the allowed ids at each row's position,
+    one bit each (sampling.token_mask), in full rounds only. Paused rows resume if masks are given.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     rows, pools = batch.rows, state.target_pools
@@ -142,8 +138,7 @@ def _choose(
     masks: UInt32[Array, "batch width words"] | None,
     method: SpeculationMethod,
 ) -> tuple[VerifyResult, Logprobs | None]:
-    """The target's tokens at positions n+1..n+k+1 and which drafts are accepted; in a full round
-    logprobs too."""
+    """Return the tokens at n+1..n+k+1, the accepted drafts, and logprobs in full rounds."""
     rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(hidden.shape[1])
     if batch.biases is not None:
@@ -176,7 +171,7 @@ def _decide(
     rows: SlotRows,
     axis: Axis,
 ) -> VerifyResult:
-    """Which drafts are accepted, and the token behind them."""
+    """Decide the accepted drafts and the token after them by the method's rule."""
     if drafts.probs is not None:
         return verify_by_rejection(logits, drafts, rows, axis)
     if method.synthetic_acceptance_rates is not None:

@@ -1,4 +1,4 @@
-"""What a round, of chains or trees, reads of the decode state, and what it leaves there."""
+"""Reading and updating of the decode state by one round, for chains and trees."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,11 +22,10 @@ from eagle3_jax.speculative.widths import Widths
 
 
 class RoundBatch(NamedTuple):
-    """The sequences that a round advances.
+    """The sequences that a round advances, if `active`.
 
-    whole: their rows as the state keeps them; rows: the same as the round reads them.
-    active: those that go on. logit_controls: of a full round; biases: of an argmax
-    one.
+    `whole` has their rows as the state keeps them, `rows` as the round reads them. Full rounds have
+    `logit_controls`, argmax rounds `biases`.
     """
 
     slot_ids: Int[Array, " batch"]
@@ -47,7 +46,7 @@ def read_batch(
     *,
     resumes: bool = False,
 ) -> RoundBatch:
-    """Gathers the rows of the sequences in `slot_ids`. resumes: paused ones go on."""
+    """Gather the rows of the sequences in `slot_ids`; `resumes` activates paused rows."""
     whole: SlotRows = gather(state.slots, slot_ids)
     paused = whole.last_tokens[:, 0] == whole.pause_id
     rows = narrow(whole, widths) if widths else whole
@@ -67,7 +66,7 @@ def read_batch(
 
 
 def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
-    """The rows of one batch."""
+    """Gather the rows of one batch."""
     return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
 
 
@@ -78,10 +77,10 @@ def commit_batch(
     aux_hidden: Float[Array, "batch width aux"],
     target_pools: tuple[KVPool, ...],
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
-    """The state after the round, and the report the host reads: [tokens, number committed (0: the
-    row was finished), drafts verified] a row.
+    """Return the state after the round and the report that the host reads.
 
-    Lengths move by num_accepted + 1; a row that did not go on keeps what it had.
+    A report row is [tokens, number committed (0: the row was finished), drafts verified]. Lengths
+    grow by num_accepted + 1; inactive rows are unchanged.
     """
     rows = batch.whole
     width = rows.verified_tokens.shape[1]

@@ -1,6 +1,6 @@
-"""What lives on the device between programs, and nothing else: the donated decode state.
+"""The donated decode state: all arrays on the device that live between programs.
 
-Noise is a function of seed, position and id, so no random state is kept.
+Noise is a function of seed, position and id, so there is no random state.
 """
 
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from eagle3_jax.speculative.logit_control_rows import LogitControls
 from eagle3_jax.speculative.widths import Widths
 
 NO_ROW = -1
-"""In place of a row of features: the token is no image's."""
+"""Feature row of a token that belongs to no image."""
 NO_PAUSE = -3
-"""In place of a pause_id: neither a token nor what stands for one that could not be chosen."""
+"""`pause_id` of a row without one; equals no token and no code for a token without candidates."""
 
 
 @jax.tree_util.register_dataclass
@@ -27,17 +27,17 @@ NO_PAUSE = -3
 class SlotRows:
     """One row per engine slot (plus one for padding), or the gathered rows of one batch.
 
-    seq_lens: int32, n = tokens whose target KV is committed = position of the last token, whose
-        own KV is not written yet.
-    max_lens: int32, most tokens the sequence may have (prompt + answer).
-    num_drafts: int32, 0..k, how many drafts this request wants verified.
-    verified_tokens: int32 [slots, k+1], tokens at positions n-a .. n decided by the last verify.
-    num_accepted: int32, a of the last verify (0 after prefill).
-    aux_hidden: [slots, k+1, n_aux * hidden], target features at positions n-a-1 .. n-1.
-    finished: bool, the row is done: it computes on scratch and commits nothing.
-    pause_id: int32, the token behind which it is paused: only a round with masks goes on from
-        there, to others it is finished. NO_PAUSE for none.
-    options: sampling options of the request.
+    Attributes:
+        seq_lens: int32, n = tokens with committed target KV = position of the last token.
+        max_lens: int32, maximum tokens of the sequence (prompt + answer).
+        num_drafts: int32, 0..k, drafts that the request wants verified.
+        verified_tokens: int32 [slots, k+1], tokens at positions n-a .. n from the last verify.
+        num_accepted: int32, a of the last verify (0 after prefill).
+        aux_hidden: [slots, k+1, n_aux * hidden], target features at positions n-a-1 .. n-1.
+        finished: bool, the row is done: it computes on scratch and commits nothing.
+        pause_id: int32, the token after which the row is paused: only rounds with masks resume it,
+            to others it is finished. NO_PAUSE for none.
+        options: Sampling options of the request.
     """
 
     seq_lens: Int[Array, " slots"]
@@ -52,18 +52,18 @@ class SlotRows:
 
     @property
     def last_tokens(self) -> Int[Array, "slots 1"]:
-        """Those whose own KV is not written yet."""
+        """Last tokens, whose own KV is not written yet."""
         return jnp.take_along_axis(self.verified_tokens, self.num_accepted[:, None], axis=1)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DecodeState:
-    """Everything alive between rounds: KV pools (one array per layer) and slot rows.
+    """KV pools (one array per layer), slot rows and other arrays that live between rounds.
 
-    draft_pools is empty without a draft, else its keys and values, or its latents. logit_controls:
-    rows of options that only the full programs read. image_features: of images' tokens, in rows
-    that the host gives out, the last of them scratch; None without a vision model.
+    `draft_pools` are the draft's keys and values, or latents; empty without a draft.
+    `logit_controls` are read by full programs only. `image_features` has rows that the host
+    assigns, the last one scratch; None without a vision model.
     """
 
     target_pools: tuple[KVPool, ...]
@@ -78,15 +78,14 @@ class DecodeState:
 class PrefillChunk:
     """One chunk of one prompt, as the host sends it.
 
-    tokens: int32 [chunk + 1], the chunk's tokens and the one after it (any id behind the last).
-    start: position of the first; length: how many of them are real; last: the prompt ends here.
-    slot, max_len, num_drafts, pause_id, options [1, ...]: the row to open when the prompt is
-    complete.
-    logit_controls [1, ...]: None in the lean program; its counts are those of the whole prompt.
-    mask: which tokens may be sampled, a bit each (sampling.token_mask), None in the lean program
-    too.
-    feature_rows: int32 [chunk + 1], the row of DecodeState.image_features that stands for a token,
-    NO_ROW for text; None without a vision model.
+    Attributes:
+        tokens: int32 [chunk + 1], the chunk's tokens and the next one (any id after the last).
+        start, length, last: Position of the first token, number of real tokens, end of the prompt.
+        slot, max_len, num_drafts, pause_id, options: The row [1, ...] to open after the last chunk.
+        logit_controls: [1, ...], with counts of the whole prompt; None in the lean program.
+        mask: Ids that may be sampled, one bit each (sampling.token_mask); None in the lean program.
+        feature_rows: int32 [chunk + 1], row of DecodeState.image_features per token, NO_ROW for
+            text; None without a vision model.
     """
 
     tokens: Int[Array, " chunk_and_next"]
@@ -105,7 +104,7 @@ class PrefillChunk:
 
 
 def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> SlotRows:
-    """Slots that are all finished."""
+    """Make slots that are all finished."""
 
     def zeros(*shape: int, dtype: DTypeLike = jnp.int32) -> Array:
         return jnp.zeros((slots, *shape), dtype)
@@ -125,7 +124,7 @@ def empty_slots(slots: int, width: int, aux_size: int, dtype: DTypeLike) -> Slot
 
 
 def narrow(rows: SlotRows, widths: Widths) -> SlotRows:
-    """The rows as a round of these widths reads them; finished ones, too wide for it, are cut."""
+    """Cut rows to a round's widths; finished rows may be wider than the round."""
     return replace(
         rows,
         num_drafts=jnp.minimum(rows.num_drafts, widths.drafts),
@@ -136,7 +135,7 @@ def narrow(rows: SlotRows, widths: Widths) -> SlotRows:
 
 
 def widen(rows: Array, width: int) -> Array:
-    """[batch, rows, ...] as the state keeps it: zeros after what this round verified."""
+    """Pad [batch, rows, ...] to the state's width with zeros after this round's rows."""
     missing = width - rows.shape[1]
     if missing == 0:
         return rows

@@ -1,7 +1,7 @@
-"""Decide for benchmarks: drafts are accepted at rates that were asked for, right or wrong.
+"""Synthetic verification for benchmarks: drafts are accepted at given rates, right or wrong.
 
-The cost of every round is that of real ones, the accept length is what the caller wants to measure
-at, and the answer is not the model's. No evaluation may use it.
+Each round costs as much as a real one, the accept length is the requested one, and the answer is
+not the model's. Evaluations must not use it.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ def verify_synthetic(
     rates: Sequence[float],
     axis: Axis = None,
 ) -> VerifyResult:
-    """As `accept_at_rates`; a draft that the request's options bar is not accepted.
+    """Accept drafts as `accept_at_rates` does, except those that the request's options bar.
 
-    axis: over which the logits are split (eagle3_jax.vocabulary).
+    `axis` splits the logits (eagle3_jax.vocabulary).
     """
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     chosen = sample(logits, positions, rows.options, axis=axis)
@@ -42,10 +42,10 @@ def accept_at_rates(
     rows: SlotRows,
     rates: Sequence[float],
 ) -> VerifyResult:
-    """Accepts draft i, once those before it are, where u(seed, position) < rates[i] / rates[i - 1].
+    """Accept draft i after accepted ones if u(seed, position) < rates[i] / rates[i - 1].
 
-    rates: the probability that the first i + 1 drafts are all accepted. Then comes the target's own
-    choice. Only possible drafts are accepted.
+    `rates[i]` is the probability that the first i + 1 drafts are all accepted. Only possible drafts
+    are accepted. The target's own choice follows them.
     """
     k = draft_ids.shape[1]
     offsets = jnp.arange(chosen.shape[1])

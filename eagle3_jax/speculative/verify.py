@@ -1,8 +1,8 @@
-"""Decide which drafts the target would have picked itself. No model, no cache.
+"""Verification by coupling: accept the drafts that the target would have picked itself.
 
-The coupled method: a draft is accepted iff it equals the target's own choice at that position, at
-any temperature: both use the same noise (sampling.sampler), so what is emitted depends on the
-target alone. What every method shares is here too.
+A draft is accepted iff it equals the target's own choice at that position, at any temperature. Both
+use the same noise (sampling.sampler), so the output depends on the target alone. Code shared by all
+methods is here too.
 """
 
 from typing import NamedTuple
@@ -16,8 +16,10 @@ from eagle3_jax.speculative.state import SlotRows
 
 
 class VerifyResult(NamedTuple):
-    """token_ids [batch, k+1]: the target's choices, or drafts that took their place; the first
-    num_accepted + 1 are committed."""
+    """Result of a verification; the first num_accepted + 1 tokens are committed.
+
+    `token_ids` [batch, k+1] are the target's choices, or accepted drafts in their place.
+    """
 
     token_ids: Int[Array, "batch width"]
     num_accepted: Int[Array, " batch"]
@@ -25,10 +27,9 @@ class VerifyResult(NamedTuple):
 
 
 def num_valid_drafts(rows: SlotRows) -> Int[Array, " batch"]:
-    """Drafts a row may commit: at most what it asked for and what its length limit leaves room for.
+    """Return the drafts a row may commit: at most `num_drafts`, and as the length limit allows.
 
-    Committing a drafts and a bonus token fills positions up to n + a + 1, which must stay below
-    max_lens.
+    Committing a drafts and a bonus token fills positions up to n + a + 1, all below max_lens.
     """
     return jnp.clip(rows.max_lens - rows.seq_lens - 2, 0, rows.num_drafts)
 
@@ -39,10 +40,10 @@ def verify(
     rows: SlotRows,
     axis: Axis = None,
 ) -> VerifyResult:
-    """Samples every row from the target and accepts the longest prefix of drafts that agrees.
+    """Sample every row from the target and accept the longest prefix of drafts that agrees.
 
-    Row j's logits decide position n + 1 + j. Finished: a committed stop id, or the length is full.
-    axis: over which the logits are split (eagle3_jax.vocabulary).
+    Row j's logits decide position n + 1 + j. A row is finished after a committed stop id or at full
+    length. `axis` splits the logits (eagle3_jax.vocabulary).
     """
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(logits.shape[1])
     return accept_equal(sample(logits, positions, rows.options, axis=axis), draft_ids, rows)
@@ -51,8 +52,7 @@ def verify(
 def accept_equal(
     chosen: Int[Array, "batch width"], draft_ids: Int[Array, "batch k"], rows: SlotRows
 ) -> VerifyResult:
-    """Accepts the longest prefix of drafts that are what the target chose, and none behind a token
-    at which the row pauses."""
+    """Accept the longest prefix of drafts equal to the target's choices, up to a pausing token."""
     offsets = jnp.arange(chosen.shape[1])
     valid = offsets[:-1] < num_valid_drafts(rows)[:, None]
     agrees = valid & (draft_ids == chosen[:, :-1])
@@ -65,7 +65,7 @@ def commit_prefix(
     chosen: Int[Array, "batch width"],
     rows: SlotRows,
 ) -> VerifyResult:
-    """The longest prefix of accepted drafts, then the choice made behind it."""
+    """Commit the longest prefix of accepted drafts and the token chosen after it."""
     tokens = jnp.where(accepted, draft_ids, chosen[:, :-1])
     return _commit_prefix(accepted, jnp.concatenate([tokens, chosen[:, -1:]], axis=1), rows)
 
@@ -80,7 +80,7 @@ def _commit_prefix(
 def settle(
     token_ids: Int[Array, "batch width"], num_accepted: Int[Array, " batch"], rows: SlotRows
 ) -> VerifyResult:
-    """num_accepted drafts and the token behind them are committed, and may end their request."""
+    """Commit `num_accepted` drafts and the next token, and finish rows that stop or are full."""
     committed = jnp.arange(token_ids.shape[1]) <= num_accepted[:, None]
     stops = is_stop(token_ids, rows) & committed
     full = rows.seq_lens + num_accepted + 2 >= rows.max_lens
@@ -88,5 +88,5 @@ def settle(
 
 
 def is_stop(token_ids: Int[Array, "batch rows"], rows: SlotRows) -> Bool[Array, "batch rows"]:
-    """Which tokens end their request; where none could be chosen, it ends too."""
+    """Return the mask of tokens that end their request, including codes for no candidate."""
     return (token_ids < 0) | (token_ids[..., None] == rows.options.stop_ids[:, None]).any(axis=-1)

@@ -1,4 +1,4 @@
-"""Samples as batches of packed rows: shuffled, once an epoch, from a place that can be saved."""
+"""Batches of packed rows from samples: shuffled per epoch, with a position that can be saved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from eagle3_jax.vision.item import ImageItem
 
 
 class Samples(Protocol):
-    """As many as it is long, each found by its number."""
+    """A sequence of samples with a length and access by index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Sample: ...
@@ -27,23 +27,23 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """A target's vision. placeholder: the id whose positions images have; dtype: of the rows."""
+    """A target's vision model, which adds rows of `dtype` to batches at `placeholder` ids."""
 
     vision: VisionModel
     placeholder: int
     dtype: DTypeLike
 
     def __call__(self, batch: PackedBatch, items: Sequence[ImageItem]) -> PackedBatch:
-        """A batch, still on the host, with its images' rows; as it is where it has none. items: in
-        the order of its rows. Each is encoded alone, so that its bits are not its neighbours'.
+        """Add image feature rows to a host batch, if it has images; `items` are in row order.
 
-        Raises ValueError where placeholders and tokens of images are not equally many.
+        Each item is encoded alone, so its bits do not depend on its neighbours. Raises ValueError
+        if the counts of placeholders and image tokens differ.
         """
         if not items:
             return batch
         features = [np.asarray(encode_images(self.vision, [item])[0]) for item in items]
         token_ids = np.asarray(batch.token_ids)
-        # On the host: all parts of an accumulated batch would be much for one device.
+        # On the host, because all parts of an accumulated batch may be too much for one device.
         rows = np.zeros((*token_ids.shape, features[0].shape[-1]), self.dtype)
         rows[placeholders(token_ids, features, self.placeholder)] = np.concatenate(features)
         return batch._replace(image_rows=rows)
@@ -58,12 +58,12 @@ def packed_batches(
     epochs: int = 1,
     encode: ImageEncoder | None = None,
 ) -> Batches:
-    """Batches of `rows` rows; each sample goes to the first row with room, whole.
+    """Yield batches of `rows` rows; each sample goes, whole, to the first row with room.
 
-    Every sample comes once in each epoch, in another order each time; in the samples' own without a
-    seed. A batch ends with the first sample that has no room in it; the last one may have empty
-    rows. Longer samples than a row are an error. All samples have features, or none has. encode:
-    makes the rows of their images.
+    Every sample comes once per epoch, in a new order each time, or in the samples' own order
+    without a seed. A batch ends at the first sample that does not fit; the last batch may have
+    empty rows. Samples longer than a row are an error. Either all samples have features or none.
+    `encode` makes the feature rows of images.
     """
     ordered = grain.MapDataset.source(_Numbered(samples))  # type: ignore[arg-type]
     if seed is not None:
@@ -81,14 +81,14 @@ def packed_batches(
 def count_batches(
     lengths: Sequence[int] | np.ndarray, rows: int, length: int, *, seed: int, epochs: int
 ) -> int:
-    """How many batches there will be of samples of these lengths."""
+    """Return the number of batches that samples of these lengths make."""
     blank = _Blank(lengths)
     return sum(1 for _ in packed_batches(blank, rows, length, seed=seed, epochs=epochs))
 
 
 @dataclass(frozen=True)
 class _Blank:
-    """Samples that have a length and no more."""
+    """Samples with a length and no content."""
 
     lengths: Sequence[int] | np.ndarray
 
@@ -102,7 +102,7 @@ class _Blank:
 
 @dataclass(frozen=True)
 class _Numbered:
-    """Samples as arrays, with their numbers."""
+    """Samples as arrays that include their index."""
 
     samples: Samples
 
@@ -126,7 +126,7 @@ def _arrays(number: int, sample: Sample) -> dict[str, np.ndarray]:
 def _batch(
     rows: int, samples: Samples, encode: ImageEncoder | None, element: dict[str, np.ndarray]
 ) -> PackedBatch:
-    """What grain packed, as a batch of so many rows."""
+    """Convert one element packed by grain to a batch with `rows` rows."""
     missing = rows - len(element["token_ids"])
 
     def whole(name: str) -> np.ndarray:
@@ -140,6 +140,6 @@ def _batch(
         return batch
     row, column = np.nonzero(batch.token_ids == encode.placeholder)
     segments, numbers = (x[row, column].tolist() for x in (batch.segments, whole("number")))
-    # A sample may come twice: at the end of an epoch, and at the beginning of the next.
+    # A sample may come twice: at the end of an epoch and at the beginning of the next.
     seen = dict.fromkeys(zip(row.tolist(), segments, numbers, strict=True))
     return encode(batch, [item for *_, number in seen for item in samples[number].images])

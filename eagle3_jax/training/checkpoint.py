@@ -1,4 +1,4 @@
-"""Training runs on disk: Orbax checkpoints of the state and of the place in the data."""
+"""Orbax checkpoints of training runs: the state and the position in the data."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +12,7 @@ METRIC, UNMEASURED = "accept_length", 0.0
 
 
 class Restored(NamedTuple):
-    """A state, the place in the data from which the next step reads, and the steps done."""
+    """A restored state, the data position from which the next step reads, and the steps done."""
 
     state: Any
     data: dict[str, Any]
@@ -20,9 +20,9 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The newest two and the best one of a run. One is there whole or not at all.
+    """The newest two checkpoints and the best one of a run, each written atomically.
 
-    They are written while training goes on; `finish` waits for the last one.
+    Writing overlaps with training; `finish` waits for the last write.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class Checkpoints:
     def save(
         self, step: int, state: object, data: dict[str, Any], metrics: dict[str, float] | None
     ) -> None:
-        """metrics: what the steps are compared by, where it was measured."""
+        """Save a step unless it is saved already; `metrics` are None if they were not measured."""
         if step in self._manager.all_steps():
             return
         args = ocp.args.Composite(
@@ -49,9 +49,9 @@ class Checkpoints:
         self._manager.save(step, args=args, metrics=metrics or {METRIC: UNMEASURED})
 
     def restore(self, like: Any, step: int | None = None) -> Restored | None:
-        """The newest, or that of a step, with the structure and places of `like`; None without any.
+        """Restore the newest checkpoint, or a step's, with the structure and sharding of `like`.
 
-        Raises ValueError when it holds another model's state.
+        Returns None if there is none. Raises ValueError if it holds another model's state.
         """
         step = self._manager.latest_step() if step is None else step
         if step is None:
@@ -74,7 +74,7 @@ class Checkpoints:
 
     @property
     def best_step(self) -> int | None:
-        """The step with the largest accept length, None where it was never measured."""
+        """Step with the largest accept length, or None if it was never measured."""
         measured = {
             step: metrics[METRIC]
             for step in self._manager.all_steps()
@@ -91,6 +91,6 @@ def _metric(metrics: dict[str, float]) -> float:
 
 
 def _named(tree: Any) -> dict[str, Any]:
-    """Leaves by their paths, in the tree's order."""
+    """Map leaves by their paths, in the tree's order."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

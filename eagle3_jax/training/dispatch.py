@@ -1,7 +1,7 @@
-"""Sparse experts with a fixed capacity: what a training step runs instead of every expert.
+"""Sparse experts with a fixed capacity, for training steps.
 
-Rows are moved to their expert's slots and back by gathers only, in both directions of the
-derivative (a scatter-add is slow on CPU). A choice beyond an expert's capacity is dropped.
+Rows move to their expert's slots and back by gathers only, also in the backward pass (a scatter-add
+is slow on CPU). A choice beyond an expert's capacity is dropped.
 """
 
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.layers.moe import Experts
 
-CAPACITY = 1.5  # slots of an expert over its share of an even load
+CAPACITY = 1.5  # slots per expert relative to an even load
 
 
 def routed_experts(
@@ -19,7 +19,7 @@ def routed_experts(
     expert_ids: Int[Array, "tokens chosen"],
     weights: Float[Array, "tokens chosen"],
 ) -> Float[Array, "tokens hidden"]:
-    """The weighted sum of each token's chosen experts, without the dropped ones."""
+    """Return the weighted sum of each token's chosen experts, without dropped choices."""
     kernels = (experts.gate_proj, experts.up_proj, experts.down_proj)
     gate, up, down = (kernel.get_value() for kernel in kernels)
     tokens, chosen = expert_ids.shape
@@ -37,7 +37,7 @@ def routed_experts(
 def _slots(
     expert_ids: Int[Array, " choices"], num_experts: int, capacity: int
 ) -> tuple[Int[Array, " choices"], Int[Array, " slots"]]:
-    """The slot of every choice and the choice in every slot; out of range where there is none."""
+    """Return the slot of each choice and the choice in each slot; out of range if there is none."""
     mine = jax.nn.one_hot(expert_ids, num_experts, dtype=jnp.int32)
     rank = jnp.sum((jnp.cumsum(mine, axis=0) - 1) * mine, axis=1)
     num_slots = num_experts * capacity
@@ -50,7 +50,7 @@ def _slots(
 def _move(
     x: Float[Array, "source hidden"], there: Int[Array, " moved"], back: Int[Array, " source"]
 ) -> Float[Array, "moved hidden"]:
-    """x[there], zero where out of range; `back` is the inverse map, for the derivative."""
+    """Return x[there], zero where out of range; `back` is the inverse map for the backward pass."""
     return x.at[there].get(mode="fill", fill_value=0)
 
 

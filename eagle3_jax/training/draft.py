@@ -1,4 +1,4 @@
-"""Trains an EAGLE-3 draft against a frozen target, on the states it will see at inference."""
+"""Training of an EAGLE-3 draft against a frozen target, on the states seen at inference."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from pallas_kernels.dispatch import prefer
 
 @dataclass(frozen=True)
 class DraftRecipe:
-    """How a draft is trained.
+    """Training options of a draft.
 
-    num_steps: of the unrolled chain; step_decay: the weight of a step over that of the one before,
-    because later ones are reached less often. loss: a key of DIVERGENCES. dtype: in which the draft
-    computes; its parameters and the optimizer's are float32. keep_activations: backward runs no
-    layer twice, which is faster where memory has room.
+    `num_steps` is the length of the unrolled chain, `step_decay` the weight of a step relative to
+    the previous one, because later steps are reached less often. `loss` is a key of DIVERGENCES,
+    `dtype` the draft's compute dtype; parameters and optimizer state are float32.
+    `keep_activations` avoids recomputation in the backward pass, which is faster if memory allows.
     """
 
     num_steps: int = 4
@@ -41,14 +41,17 @@ class DraftRecipe:
 
     @property
     def step_weights(self) -> list[float]:
-        """They add up to 1."""
+        """Weights of the steps, which sum to 1."""
         weights = [self.step_decay**step for step in range(self.num_steps)]
         return [weight / sum(weights) for weight in weights]
 
 
 class DraftMetrics(NamedTuple):
-    """Weighted loss; share of rows where the first step agrees with the target's argmax; expected
-    accept_length of greedy decoding with as many drafts as training steps."""
+    """Weighted loss, agreement of first drafts with the target, and expected accept length.
+
+    `agreement` is the fraction of rows whose first draft is the target's argmax. `accept_length` is
+    for greedy decoding with `num_steps` drafts.
+    """
 
     loss: Float[Array, ""]
     agreement: Float[Array, ""]
@@ -56,7 +59,7 @@ class DraftMetrics(NamedTuple):
 
 
 class DraftModels(NamedTuple):
-    """Structures of what an update is given as arrays: the draft, and its target's end."""
+    """Graph definitions of the modules whose arrays an update takes: draft and target head."""
 
     draft: nnx.GraphDef
     teacher: nnx.GraphDef
@@ -70,8 +73,10 @@ def draft_loss(
     recipe: DraftRecipe,
     total: Float[Array, ""],
 ) -> tuple[Float[Array, ""], DraftMetrics]:
-    """How far every step is from the target's distribution of the token two after each taught row;
-    later steps weigh less. total: what sums over rows are divided by."""
+    """Sum all steps' divergences from the target's distribution two tokens after each taught row.
+
+    Later steps weigh less. `total` divides the sums.
+    """
     states = unroll(
         draft,
         ahead(batch.token_ids),
@@ -94,16 +99,18 @@ def draft_loss(
 
 
 def taught_rows(wanted: Float[Array | np.ndarray, "rows length"]) -> Float[Array, "rows length"]:
-    """1 in rows whose draft, the token two after them, is wanted, as is the one before it: there a
-    chain may start or go on."""
+    """Mark rows whose next two tokens are both wanted, where a chain may start or continue."""
     return ahead(wanted) * ahead(ahead(wanted))
 
 
 def draft_update(
     optimizer: optax.GradientTransformation, models: DraftModels, recipe: DraftRecipe
 ) -> Callable[..., tuple[TrainState, DraftMetrics]]:
-    """One gradient, and the update that it, or it with others, makes: of the state, `frozen` (the
-    draft's untrained state and the teacher's), a batch, its features and `draft_loss`'s total."""
+    """Make the function that computes one gradient and updates the state.
+
+    It takes the state, `frozen` (the draft's untrained state and the teacher's), a batch, its
+    features and the `total` of `draft_loss`. `optimizer` may accumulate several gradients.
+    """
 
     def update(
         state: TrainState,
@@ -134,8 +141,10 @@ def draft_step(
     placement: Placement,
     accumulate: int = 1,
 ) -> StepFunction:
-    """A step of the loop: a batch in `accumulate` equal parts, of which each is run through the
-    target and makes a gradient. All parts count as in one batch."""
+    """Make a training step that splits a batch into `accumulate` equal parts.
+
+    Each part runs through the target and yields a gradient; all count as one batch.
+    """
     compiled = jax.jit(update, donate_argnums=0, compiler_options=gpu.compiler_options())
 
     def step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, DraftMetrics]:
@@ -158,7 +167,7 @@ def draft_step(
 def split_draft(
     draft: Eagle3Draft, frozen: Collection[str] = ("embed_tokens",)
 ) -> tuple[nnx.GraphDef, Any, Any]:
-    """Graph definition, trained parameters, and the rest: the id map and the `frozen` modules."""
+    """Split a draft into graph definition, trained parameters, and id map plus `frozen` modules."""
 
     def trained(path: tuple[Any, ...], value: Any) -> bool:
         return isinstance(value, nnx.Param) and path[0] not in frozen
@@ -168,7 +177,7 @@ def split_draft(
 
 
 def draft_vocabulary(counts: np.ndarray, size: int) -> np.ndarray:
-    """d2t offsets, int32 [size], of the `size` most frequent ids (lower id first on ties)."""
+    """Make d2t offsets, int32 [size], of the `size` most frequent ids (lower id first on ties)."""
     if size > len(counts):
         raise ValueError(f"the draft vocabulary ({size}) exceeds the target's ({len(counts)})")
     frequent = np.argsort(-counts, kind="stable")[:size]
@@ -176,5 +185,5 @@ def draft_vocabulary(counts: np.ndarray, size: int) -> np.ndarray:
 
 
 def ahead(x: Array | np.ndarray) -> Array:
-    """Row i gets what row i + 1 holds; the last row wraps around and must be masked."""
+    """Shift rows so that row i holds row i + 1. The last row wraps around and must be masked."""
     return jnp.roll(x, -1, axis=1)

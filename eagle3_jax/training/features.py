@@ -1,7 +1,7 @@
-"""What a frozen target shows a draft: its own serving pass, over packed rows.
+"""Target features for draft training, from the target's serving pass over packed rows.
 
-Segment after segment goes through prefill's call of the model, in chunks of one size and over a
-paged cache: quantised kernels, all experts and the arithmetic of a chunk are serving's.
+Segments go through prefill's call of the model one by one, in chunks of one size and over a paged
+cache. Quantised kernels, all experts and the arithmetic of a chunk are those of serving.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ PAGE_SIZE = 16
 def feature_pass(
     target: Target, aux_layer_ids: Sequence[int], chunk: int
 ) -> Callable[[PackedBatch], Features]:
-    """A compiled pass of the target over batches; chunk: tokens that one call of the model takes.
+    """Compile a pass of the target over batches; `chunk` is the number of tokens per model call.
 
-    On the target's mesh each device runs its part of the model, and where that mesh has an axis
-    `rows`, on its part of the rows.
+    On the target's mesh each device runs its part of the model. If the mesh has an axis `rows`,
+    each also runs its part of the rows.
     """
     run, leaves = feature_program(target, aux_layer_ids, chunk)
     compiled = jax.jit(run, compiler_options=gpu.compiler_options())
@@ -46,8 +46,10 @@ def feature_pass(
 def feature_program(
     target: Target, aux_layer_ids: Sequence[int], chunk: int
 ) -> tuple[Callable[[Leaves, Any], Features], Leaves]:
-    """That pass before it is compiled, a function of the target's leaves and of a batch's ids,
-    segments, positions and, if any, rows of images; and these leaves."""
+    """Return the uncompiled pass and the target's leaves.
+
+    It takes the leaves and a batch's ids, segments, positions and optional image rows.
+    """
     mesh = mesh_of(target)
     leaves, structure = flatten_model(target, mesh)
     run = partial(_rows_features, structure, tuple(aux_layer_ids), chunk, _pool_rows(target, mesh))
@@ -59,13 +61,13 @@ def feature_program(
 
 
 def known_features(batch: PackedBatch) -> Features:
-    """What the batch's samples came with."""
+    """Return the features that came with the batch's samples."""
     assert batch.features is not None
     return batch.features
 
 
 def _pool_rows(target: Target, mesh: Mesh | None) -> list[tuple[int, ...]]:
-    """Shape of a position's row in each pool, as one device holds it."""
+    """Return the shape of a position's row in each pool on one device."""
     return [
         tuple(
             size // (1 if mesh is None or axes is None else parts(mesh, axes))
@@ -109,10 +111,10 @@ def _row_features(
     row: tuple[Array, ...],
     empty: Features,
 ) -> tuple[KVPools, Features]:
-    """One row: tokens, segments, positions and, if any, rows of images [padded, hidden].
+    """Run one row of tokens, segments, positions and optional image rows [padded, hidden].
 
-    Chunks come in order, so that what one leaves behind its last token is overwritten by the next;
-    a segment's keys and values are written over those of the one before.
+    Chunks run in order, so a chunk overwrites the padding results of the previous one. Each segment
+    overwrites the keys and values of the previous segment.
     """
     tokens, segments, positions, *images = row
     offsets = jnp.arange(chunk)

@@ -1,7 +1,7 @@
-"""What the frozen target says about rows of a batch, and how a draft's steps compare with it.
+"""Distillation targets from the frozen target model, and the loss of each draft step.
 
-Logits exist once, for a block of positions at a time, and leave their gradient there: at 163,840
-ids those of a row of 20K tokens would be 13 GB.
+Logits exist once, for one block of positions at a time, and their gradient is computed with them.
+With 163,840 ids the logits of a row of 20K tokens would take 13 GB.
 """
 
 from collections.abc import Sequence
@@ -19,38 +19,40 @@ from eagle3_jax.training.divergence import Divergence
 from pallas_kernels import gpu
 
 GPU_BLOCK, CPU_BLOCK = 256, 32
-"""Positions of each row whose logits are held together: for as few a GPU would wait for the head's
-weights; a core's cache holds no more."""
+"""Positions of each row whose logits are in memory together. With fewer, a GPU would wait for the
+head's weights; with more, a CPU core's cache would overflow."""
 
 
 class Teacher(nnx.Module):
-    """The part of a target that turns its last states into logits."""
+    """The target's final norm and head, which turn its last states into logits."""
 
     def __init__(self, target: Target):
         self.norm, self.lm_head = target.norm, target.lm_head
 
     def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
-        """As `Target.logits`."""
+        """Return logits, as `Target.logits` does."""
         return self.lm_head(self.norm(hidden)).astype(jnp.float32)
 
 
 class Lesson(NamedTuple):
-    """probs: the target's distribution over the draft's ids (it sums to less than 1 where the draft
-    lacks some); best: its most likely draft id, or -1 where its choice is none of them."""
+    """The target's distribution over draft ids, and its most likely id as a draft id.
+
+    If the draft lacks ids, `probs` sum to less than 1, and `best` is -1 if it lacks the best.
+    """
 
     probs: Float[Array, "*rows draft_vocab"]
     best: Array
 
 
 class DraftHead(nnx.Module):
-    """The part of a draft that turns its states into logits."""
+    """The draft's final norm and head, which turn its states into logits."""
 
     def __init__(self, draft: Eagle3Draft):
         self.norm, self.lm_head = draft.norm, draft.lm_head
         self.is_normed = draft.config.norm_output
 
     def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
-        """As `Eagle3Draft.logits`."""
+        """Return logits, as `Eagle3Draft.logits` does."""
         normed = state if self.is_normed else self.norm(state)
         return self.lm_head(normed).astype(jnp.float32)
 
@@ -58,7 +60,7 @@ class DraftHead(nnx.Module):
 def lesson(
     teacher: Teacher, ids: Int[Array, " draft_vocab"] | None, hidden: Float[Array, "*rows hidden"]
 ) -> Lesson:
-    """What the target says behind its states `hidden`; ids: target's of a reduced vocabulary."""
+    """Compute distillation targets from states; `ids` are target ids of a reduced vocabulary."""
     full = jax.nn.softmax(teacher.logits(hidden), axis=-1)
     probs = full if ids is None else full[..., ids]
     covered = jnp.max(probs, axis=-1) == jnp.max(full, axis=-1)
@@ -73,10 +75,9 @@ def compare(
     weights: Float[Array, "steps rows length"],
     divergence: Divergence,
 ) -> tuple[Float[Array, ""], Float[Array, "steps rows length"]]:
-    """How far all steps' states are from what the target's `hidden` say, summed with these weights,
-    and where a draft's choice is the target's.
+    """Return the weighted divergence of all steps from the targets, and where choices agree.
 
-    The gradient is made with the loss, block by block: logits are neither kept nor made again.
+    The gradient is computed with the loss per block, so logits are neither kept nor recomputed.
     """
     block = CPU_BLOCK if gpu.current().arch == "cpu" else GPU_BLOCK
     size = min(block, hidden.shape[1])
@@ -85,7 +86,7 @@ def compare(
     theirs, says = nnx.split(teacher)
     fixed: Any = jax.lax.stop_gradient((says, draft.target_ids, cut(hidden[None]), cut(weights)))
     compared = _Compared(ours, theirs, divergence)
-    # What custom_vjp returns has no type.
+    # The result of custom_vjp has no type.
     found: Any = _compare(compared, head, cut(jnp.stack(states)), fixed)
     loss, agrees = found
     agrees = jnp.moveaxis(agrees, 0, 2).reshape(*weights.shape[:2], -1)
@@ -93,15 +94,14 @@ def compare(
 
 
 class _Compared(NamedTuple):
-    """What is compared, without its arrays."""
+    """Static part of the comparison, without its arrays."""
 
     draft: nnx.GraphDef
     teacher: nnx.GraphDef
     divergence: Divergence
 
     def block(self, head: Any, states: Array, given: tuple[Any, ...]) -> tuple[Array, Array]:
-        """Of a block [steps, rows, size, hidden]: the weighted sum, and where steps agree. All
-        steps are one product."""
+        """Return the weighted loss of a block [steps, rows, size, hidden] and where steps agree."""
         teacher, ids, hidden, weights = given
         taught = lesson(nnx.merge(self.teacher, teacher), ids, hidden[0])
         logits = nnx.merge(self.draft, head).logits(states)
@@ -126,7 +126,7 @@ def _compare(
 def _forward(
     compared: _Compared, head: Any, states: Array, fixed: tuple[Any, ...]
 ) -> tuple[tuple[Array, Array], tuple[Any, Array]]:
-    """The head's gradient is summed in float32, whatever the head is."""
+    """Compute loss and gradients together; the head's gradient is summed in float32."""
     teacher, ids, *blocks = fixed
     gradient_of = jax.value_and_grad(compared.block, argnums=(0, 1), has_aux=True)
 
@@ -154,12 +154,12 @@ _compare.defvjp(_forward, _backward)
 
 
 def _blocks(x: Array, size: int) -> Array:
-    """[steps, rows, length, *rest] -> [blocks, steps, rows, size, *rest], padded at its end."""
+    """Reshape [steps, rows, length, *rest] to [blocks, steps, rows, size, *rest], with padding."""
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % size), *((0, 0),) * (x.ndim - 3)))
     return jnp.moveaxis(padded.reshape(*x.shape[:2], -1, size, *x.shape[3:]), 2, 0)
 
 
 def _chooses(logits: Float[Array, "*rows vocab"], ids: Int[Array, "*rows"]) -> Bool[Array, "*rows"]:
-    """Whether no id has more than this one; an argmax would go through all logits once more."""
+    """Return whether `ids` have the largest logit; an argmax would read all logits again."""
     found = jnp.take_along_axis(logits, jnp.maximum(ids, 0)[..., None], axis=-1)[..., 0]
     return (ids >= 0) & (found == jnp.max(logits, axis=-1))

@@ -1,4 +1,4 @@
-"""The training loop: batches in an order that can be resumed, checkpoints, a stop on Ctrl-C."""
+"""The training loop: batches in a resumable order, checkpoints, and a clean stop on Ctrl-C."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,15 +10,14 @@ from eagle3_jax.training.checkpoint import Checkpoints
 
 
 class TrainState(NamedTuple):
-    """What one update turns into the next: parameters and the optimizer's memory of them."""
+    """Parameters and optimizer state, as one update returns them to the next."""
 
     params: Any
     opt_state: Any
 
 
 class Batches(Iterator[Any], Protocol):
-    """An iterator whose place can be kept as JSON, and gone back to. What it gives is what a step
-    takes: a PackedBatch, or a PictureBatch."""
+    """An iterator over PackedBatch or PictureBatch whose position can be saved as JSON."""
 
     def get_state(self) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
@@ -29,7 +28,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 class Evaluation(NamedTuple):
-    """Measures parameters after every so many steps and behind the last one."""
+    """Measures the parameters after every `every` steps and after the last one."""
 
     measure: Callable[[Any], Mapping[str, float]]
     every: int
@@ -54,10 +53,10 @@ def train(
     resume: bool,
     evaluation: Evaluation | None = None,
 ) -> Outcome:
-    """Runs `steps` steps, or what is left of them when `resume` finds a checkpoint.
+    """Run `steps` steps, or the remaining ones if `resume` finds a checkpoint.
 
-    A checkpoint holds the place in the data too, so that a resumed run sees what an uninterrupted
-    one would. Ctrl-C saves and returns.
+    A checkpoint includes the position in the data, so a resumed run sees the same batches as an
+    uninterrupted one. Ctrl-C saves and returns.
     """
     step = 0
     if resume and (found := checkpoints.restore(state)) is not None:
@@ -70,7 +69,7 @@ def train(
     try:
         while batch is not None:
             began, ahead = time.monotonic(), batches.get_state()
-            # Together, so that an interrupt finds a step done or not.
+            # Assigned together, so that an interrupt finds a step either done or not.
             (state, metrics), step, place = step_function(state, batch), step + 1, ahead
             batch = next(batches) if step < steps else None  # read while the device works
             numbers = {name: float(value) for name, value in metrics._asdict().items()}
@@ -87,7 +86,7 @@ def train(
     except KeyboardInterrupt:
         if measuring or any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             checkpoints.finish()
-            return Outcome(state, step - measuring)  # within a step: the last checkpoint stands
+            return Outcome(state, step - measuring)  # interrupted in a step: use its checkpoint
     if step:
         checkpoints.save(step, state, place, measured)
     checkpoints.finish()

@@ -9,10 +9,10 @@ import optax
 def adamw(
     peak: float, steps: int, *, warmup: int = 100, decay_share: float = 0.3, accumulate: int = 1
 ) -> optax.GradientTransformation:
-    """Clipped AdamW; weight decay on matrices only. accumulate: gradients that make one update.
+    """Make clipped AdamW that decays matrices only; `accumulate` gradients make one update.
 
-    The plateau makes the past independent of `steps`: a run may be resumed with another length as
-    long as its decay has not begun.
+    The plateau makes the past independent of `steps`: a run may be resumed with another length
+    until its decay begins.
     """
     warmup = min(warmup, max(steps // 4, 1))
     decay = max(int(steps * decay_share), 1)
@@ -34,7 +34,7 @@ def adamw(
 
 
 def _matrices(params: Any) -> Any:
-    """Biases of several heads' parts lie in rows, and are none."""
+    """Select matrices for weight decay; biases of joint heads are matrices too and are excluded."""
 
     def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
         return leaf.ndim > 1 and "bias" not in jax.tree_util.keystr(path)

@@ -1,4 +1,4 @@
-"""Tokenised conversations, and batches of rows of one length, each with one of them or several."""
+"""Tokenised conversations, and batches that pack them into rows of one length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,7 @@ from eagle3_jax.vision.item import ImageItem
 
 
 class Features(NamedTuple):
-    """aux: the residual stream before each aux layer, side by side; hidden: the last layer's
-    output, before the final norm. What stands in padding means nothing."""
+    """Concatenated inputs of the aux layers, and the final norm's input; arbitrary at padding."""
 
     aux: Float[Array | np.ndarray, "*rows length aux"]
     hidden: Float[Array | np.ndarray, "*rows length hidden"]
@@ -21,8 +20,7 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One conversation: its token ids, which of them the loss asks for, the target's features of
-    them [length, ...] where they are known already, and what its placeholders are of, in order."""
+    """One conversation: ids, loss mask, images in placeholder order, and known target features."""
 
     token_ids: Sequence[int] | np.ndarray
     wanted: Sequence[bool] | np.ndarray
@@ -31,10 +29,10 @@ class Sample:
 
 
 class PackedBatch(NamedTuple):
-    """Packed rows [rows, length]; segment 0 is padding, a segment attends to itself only.
+    """Packed rows [rows, length]. Segment 0 is padding; a segment attends only to itself.
 
-    image_rows: float [rows, length, hidden] in place of embeddings where the id is the target's
-    placeholder of images. features: where samples have them.
+    `image_rows` [rows, length, hidden] replaces embeddings at the target's image placeholder.
+    `features` is set if the samples have them.
     """
 
     token_ids: np.ndarray | jax.Array
@@ -46,7 +44,7 @@ class PackedBatch(NamedTuple):
 
 
 def padded(sample: Sample, length: int) -> PackedBatch:
-    """A sample in a row of its own [1, length]; ValueError for a longer one."""
+    """Put a sample into a row of its own [1, length]; raise ValueError if it is too long."""
     size = len(sample.token_ids)
     if size > length:
         raise ValueError(f"a conversation has {size} tokens, a row holds {length}; drop or cut it")

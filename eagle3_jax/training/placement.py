@@ -1,8 +1,8 @@
-"""Where a training run lies on its devices: batches over `rows`, models over what serving has.
+"""Placement of a training run on its devices: batches over `rows`, models as in serving.
 
 The target runs as it is served, each device on its part. The draft's update is one program over
-whole arrays, whose parameters and optimizer state lie as serving would split them; XLA finds what
-devices must exchange.
+whole arrays. Its parameters and optimizer state are sharded as in serving, and XLA inserts the
+collectives.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ def training_mesh(
     enable_expert_parallel: bool = False,
     devices: Sequence[Any] | None = None,
 ) -> Mesh | None:
-    """All devices, as replicas of as many as share a model; None for one device.
+    """Make a mesh of replicas and the devices that share a model; None for one device.
 
-    Raises ValueError where there are too few.
+    Raises ValueError if there are too few devices.
     """
     found = list(jax.devices() if devices is None else devices)
     wanted = data_parallel_size * tensor_parallel_size
@@ -52,8 +52,7 @@ def training_mesh(
 
 
 def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
-    """The draft with an embedding that XLA splits: the target's own expects to run on each
-    device."""
+    """Give the draft an embedding that XLA splits; the target's own must run per device."""
     if draft.embed_tokens is target.embed_tokens:
         table = target.embed_tokens.embedding.get_value()
         size, width = table.shape
@@ -64,58 +63,57 @@ def with_whole_embedding(draft: Eagle3Draft, target: Target) -> Eagle3Draft:
 
 
 class Placement:
-    """Puts what a run has where it belongs; on one device, nothing is moved.
+    """Puts the arrays of a run on the mesh, or leaves them on a single device.
 
-    Shapes in the place of arrays learn where these would lie.
+    Shapes in place of arrays get shardings.
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
 
     def check(self, draft: Eagle3Draft, rows: int) -> None:
-        """Refuses a draft, or a number of rows, that devices can't have equal parts of."""
+        """Raise ValueError if devices cannot have equal parts of a draft or of the rows."""
         if self.mesh is not None:
             check_units(draft.units, self.mesh)
         self.check_rows(rows)
 
     def check_rows(self, rows: int) -> None:
-        """Refuses a number of rows that replicas can't have equal parts of."""
+        """Raise ValueError if replicas cannot have equal parts of the rows."""
         if self.mesh is not None and rows % self.mesh.shape[ROWS]:
             raise ValueError(
                 f"{rows} rows cannot be split evenly over {self.mesh.shape[ROWS]} replicas"
             )
 
     def batch(self, batch: PackedRows) -> PackedRows:
-        """Each replica's rows; every process reads all of them and sends its own."""
+        """Split a batch's rows over replicas; every process reads all rows and sends its own."""
         return jax.tree.map(partial(self._put, PartitionSpec(ROWS)), batch)
 
     def whole(self, tree: Any) -> Any:
-        """The same on every device; what lies on the mesh already stays there."""
+        """Replicate a pytree on all devices; arrays that are on the mesh already stay unchanged."""
         return jax.tree.map(self._unless_placed, tree)
 
     def params(self, params: Any) -> Any:
-        """Each parameter split as its logical axes say."""
+        """Split each parameter by its logical axes."""
         if self.mesh is None:
             return params
         return jax.tree.map(place, params, self._shardings(params))
 
     def initial(self, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
-        """The state before the first step; the optimizer's part of a parameter lies where that
-        does."""
+        """Make the state before the first step; optimizer state is sharded like its parameter."""
         if self.mesh is None:
             return TrainState(params, optimizer.init(params))
         init = jax.jit(optimizer.init, out_shardings=self._moments(optimizer, params))
         return TrainState(params, init(params))
 
     def initial_shapes(self, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
-        """The same of parameters that are shapes."""
+        """Make the initial state's shapes from parameters that are shapes."""
         shapes = jax.eval_shape(optimizer.init, params)
         if self.mesh is None:
             return TrainState(params, shapes)
         return TrainState(params, jax.tree.map(place, shapes, self._moments(optimizer, params)))
 
     def _moments(self, optimizer: optax.GradientTransformation, params: Any) -> Any:
-        """Where the optimizer's state lies."""
+        """Return the shardings of the optimizer state."""
         return optax.tree.map_params(
             optimizer,
             lambda _, sharding: sharding,

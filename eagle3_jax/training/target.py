@@ -1,4 +1,4 @@
-"""Trains a small target: next-token loss, experts balanced through the correction bias."""
+"""Training of a small target: next-token loss, and expert balance through the correction bias."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ BIAS_RATE = 2e-3
 
 
 class TargetMetrics(NamedTuple):
-    """Mean loss of the wanted tokens, share predicted right, largest expert load over the mean."""
+    """Mean loss of wanted tokens, accuracy, and largest expert load relative to the mean."""
 
     loss: Float[Array, ""]
     accuracy: Float[Array, ""]
@@ -29,7 +29,7 @@ class TargetMetrics(NamedTuple):
 def target_loss(
     target: Target, batch: PackedBatch
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, "moe_layers experts"]]]:
-    """Cross-entropy of every wanted token given those before it; also accuracy and expert loads."""
+    """Return the cross-entropy of wanted tokens given earlier tokens, accuracy and expert loads."""
     out = target_pass(target, batch)
     logits = target.logits(out.hidden[:, :-1])
     labels = jnp.asarray(batch.token_ids)[:, 1:]
@@ -41,7 +41,7 @@ def target_loss(
 
 
 def balance(target: Target, loads: Float[Array, "moe_layers experts"]) -> None:
-    """Nudges each router's correction bias toward even load (DeepSeek-V3, arXiv 2412.19437)."""
+    """Nudge each router's correction bias toward even load (DeepSeek-V3, arXiv 2412.19437)."""
     routers = [layer.mlp.gate for layer in target.layers if isinstance(layer.mlp, MoE)]
     for router, load in zip(routers, loads, strict=True):
         bias = router.e_score_correction_bias
@@ -49,7 +49,7 @@ def balance(target: Target, loads: Float[Array, "moe_layers experts"]) -> None:
 
 
 def target_step(optimizer: optax.GradientTransformation, graphdef: nnx.GraphDef) -> StepFunction:
-    """The update of a target's parameters, correction biases included."""
+    """Make the step that updates a target's parameters, including correction biases."""
 
     def update(state: TrainState, batch: PackedBatch) -> tuple[TrainState, TargetMetrics]:
         def loss_of(params: Any):

@@ -1,6 +1,6 @@
 """A differentiable pass of the target over packed rows, through the model's own modules.
 
-It differs from serving in two places only: attention stays inside a segment, and experts have a
+It differs from serving in two places only: attention stays within a segment, and experts have a
 fixed capacity.
 """
 
@@ -18,7 +18,7 @@ from eagle3_jax.training.packing import PackedBatch
 
 
 class PassOutput(NamedTuple):
-    """Last hidden states, the residual stream before every layer, choices per expert and layer."""
+    """Last hidden states, residual streams before every layer, and loads per expert and layer."""
 
     hidden: Float[Array, "rows length hidden"]
     streams: tuple[Float[Array, "rows length hidden"], ...]
@@ -26,7 +26,7 @@ class PassOutput(NamedTuple):
 
 
 def target_pass(target: Target, batch: PackedBatch) -> PassOutput:
-    """Runs the layers over a packed batch; padding rows hold numbers that mean nothing."""
+    """Run the layers over a packed batch; values in padding rows are arbitrary."""
     positions, segments = jnp.asarray(batch.positions), jnp.asarray(batch.segments)
     rope = target.rope(positions)
     visible = visibility(segments)
@@ -47,7 +47,7 @@ def target_pass(target: Target, batch: PackedBatch) -> PassOutput:
 
 
 def visibility(segments: Int[Array, "rows length"]) -> Bool[Array, "rows length length"]:
-    """True where query row i may read key row j: not later, and of the same segment."""
+    """Return True where query row i may read key row j: not later and of the same segment."""
     same = segments[:, :, None] == segments[:, None, :]
     return same & jnp.tril(jnp.ones(same.shape[-2:], bool))
 

@@ -1,12 +1,12 @@
 """Training-time test (EAGLE-3, arXiv 2503.01840): the draft run on its own states, in parallel.
 
-At inference a chain starts at some row r: its first output comes from true target features, the
-next rows take the draft's own output as their state. Here every row starts a chain at once. Step j
-of the chain that started at row i - j stands in row i; it reads the first step's keys up to row
-i - j and, after those, the keys of steps 1..j of its own chain.
+At inference a chain starts at some row r. Its first output comes from true target features, and
+later rows take the draft's own output as their state. In training every row starts a chain at once.
+Step j of the chain that started at row i - j is in row i. It reads the first step's keys up to row
+i - j and then the keys of steps 1..j of its own chain.
 
-Backward runs each step again, and its attention block by block, so that what is kept are the steps'
-states, keys and values, and no array is as large as length x length; unless everything is kept.
+Unless all activations are kept, the backward pass reruns each step, and its attention block by
+block. Only the steps' states, keys and values are kept, and no array has length x length elements.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from eagle3_jax.layers.rope import RopeTables, rope_tables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 
 QUERY_BLOCK = 128
-"""Rows whose scores are held together, over all keys of their row: 0.7 GB for 64 heads at 20K."""
+"""Rows whose scores over all keys are in memory together: 0.7 GB for 64 heads at 20K tokens."""
 
 
 class Step(NamedTuple):
-    """What one step leaves: its recurrent state (before the final norm), keys and values."""
+    """Recurrent state (before the final norm), keys and values of one step."""
 
     state: Float[Array, "rows length hidden"]
     keys: Float[Array, "rows length kv_heads dim"]
@@ -42,11 +42,11 @@ def unroll(
     *,
     keep_activations: bool = False,
 ) -> list[Float[Array, "rows length hidden"]]:
-    """Recurrent states of every step, each [rows, length, hidden] (before the final norm).
+    """Return recurrent states of every step, each [rows, length, hidden], before the final norm.
 
-    Row i of step j has the token after position i and j steps of the draft's own state behind it;
-    rows closer than j to the start of their segment mean nothing. keep_activations: nothing is
-    computed twice, and backward needs them all, scores of length x length too.
+    Row i of step j has the token after position i and j steps of the draft's own states before it.
+    Rows closer than j to the start of their segment are arbitrary. With `keep_activations` nothing
+    is recomputed, and memory holds everything, including scores of length x length.
     """
     again = _once if keep_activations else jax.checkpoint
     rope = rope_tables(draft.config.rope, draft.config.rotary_dim, positions)
@@ -61,7 +61,7 @@ def unroll(
 
 
 def _once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of `jax.checkpoint`."""
+    """Stand-in for `jax.checkpoint` that does not recompute."""
     return function
 
 
@@ -90,7 +90,7 @@ def _attend(
     values: list[Float[Array, "rows length kv_heads v_dim"]],
     segments: Int[Array, "rows length"],
 ) -> Float[Array, "rows length heads v_dim"]:
-    """Attention of the latest step over the first step's rows and its own chain's diagonal."""
+    """Attend from the latest step to the first step's rows and its own chain's diagonal."""
     step, length, kv_heads = len(keys) - 1, q.shape[1], keys[0].shape[2]
     chain = [
         jnp.stack([jnp.roll(x[j], step - j, axis=1) for j in range(1, step + 1)], axis=2)
@@ -109,7 +109,7 @@ def _attend(
 
 
 def _in_blocks(x: Array, size: int) -> Float[Array, "blocks rows size *rest"]:
-    """Rows of so many positions, padded at their end."""
+    """Split rows into blocks of `size` positions, padded at the end."""
     blocks = -(-x.shape[1] // size)
     padded = jnp.pad(x, ((0, 0), (0, blocks * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
     return jnp.moveaxis(padded.reshape(len(x), blocks, size, *x.shape[2:]), 1, 0)
@@ -120,7 +120,7 @@ def _attend_block(
     first: tuple[Array, Array, Int[Array, "rows length"]],
     block: tuple[Array, ...],
 ) -> Float[Array, "rows size kv_heads groups v_dim"]:
-    """Queries of one block: over the first step's keys up to `step` rows back, and their chains."""
+    """Attend from one block's queries to keys up to `step` rows back and to their chains."""
     keys, values, segments = first
     q, own_segments, indices, chain_keys, chain_values = block
     same = own_segments[:, :, None] == segments[:, None, :]

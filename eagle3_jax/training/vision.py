@@ -1,4 +1,4 @@
-"""Trains a small target that sees: tower, projector and text model together."""
+"""Training of a small target with vision: tower, projector and text model together."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer
 
 LOOKED_UP, CONVOLUTION, JOINT = "embed_tokens", "patch_embed']['proj", "wqkv"
-"""Parts of the paths of what is multiplied with nothing, and of what has all dimensions but the
-first as inputs."""
+"""Parts of parameter paths: a table without a product, and kernels whose inputs are all dimensions
+but the first, or the first dimension."""
 
 
 class PictureBatch(NamedTuple):
-    """Conversations, each in a row of its own and about one picture.
+    """Conversations about one picture each, one per row, all with the same grid.
 
-    patches: uint8 [rows, n, 3, p, p], those of a token together; all pictures are of one grid.
+    `patches` are uint8 [rows, n, 3, p, p], with those of a token adjacent.
     """
 
     text: PackedBatch
@@ -36,7 +36,7 @@ class PictureBatch(NamedTuple):
 
 
 class SightedModels(NamedTuple):
-    """Structures of a target and its vision, and where the patches of a picture are."""
+    """Graph definitions of a target and its vision model, and the places of a picture's patches."""
 
     target: nnx.GraphDef
     vision: nnx.GraphDef
@@ -44,9 +44,10 @@ class SightedModels(NamedTuple):
 
 
 def scaled_to_inputs(params: Any) -> Any:
-    """Drawn parameters with a standard deviation of inputs ** -0.5, so that what a module adds is
-    about as large as what it reads. Of a kernel, or a stack of them, inputs are the last dimension
-    but one; of the joint one of heads the first."""
+    """Scale initial parameters to a deviation of inputs ** -0.5, so outputs are as large as inputs.
+
+    A kernel's inputs are its last dimension but one, those of the joint QKV kernel the first.
+    """
 
     def scaled(path: tuple[Any, ...], leaf: Array) -> Array:
         name = jax.tree_util.keystr(path)
@@ -60,7 +61,7 @@ def scaled_to_inputs(params: Any) -> Any:
 
 
 def vision_step(optimizer: optax.GradientTransformation, models: SightedModels) -> StepFunction:
-    """The update of the parameters of target and vision, a pair."""
+    """Make the step that updates the parameters of a (target, vision) pair."""
 
     def update(state: TrainState, batch: PictureBatch) -> tuple[TrainState, TargetMetrics]:
         def loss_of(params: Any):
@@ -89,7 +90,7 @@ def vision_step(optimizer: optax.GradientTransformation, models: SightedModels) 
 def with_pictures(
     target: Target, vision: VisionModel, places: Places, batch: PictureBatch
 ) -> PackedBatch:
-    """The conversations with the rows that their pictures have in place of placeholders."""
+    """Add the pictures' feature rows, which replace placeholders, to the conversations."""
     features: Array = jax.vmap(lambda patches: vision(patches, places))(jnp.asarray(batch.patches))
     is_image = jnp.asarray(batch.text.token_ids) == target.config.media_placeholder_token_id
     number = jnp.clip(jnp.cumsum(is_image, axis=1) - 1, 0, features.shape[1] - 1)
@@ -100,7 +101,7 @@ def with_pictures(
 def picture_features(
     target: Target, aux_layer_ids: Sequence[int]
 ) -> Callable[[PackedBatch], Features]:
-    """What the target shows a draft of conversations whose rows of pictures are there."""
+    """Return a function that computes target features of batches with image rows."""
     graphdef, params = nnx.split(target)
 
     @jax.jit
@@ -110,7 +111,7 @@ def picture_features(
         return Features(aux, out.hidden)
 
     def features(batch: PackedBatch) -> Features:
-        with prefer("reference"):  # the pass of training
+        with prefer("reference"):  # use the pass of training
             return run(params, batch)
 
     return features

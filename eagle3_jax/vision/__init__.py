@@ -1,1 +1,1 @@
-"""Images to features: items, packing, MoonViT's programs."""
+"""Image features: items, packing, and MoonViT's programs."""

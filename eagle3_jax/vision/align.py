@@ -1,4 +1,4 @@
-"""Features at the positions that they belong to."""
+"""Placement of image features at their positions in a prompt."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,7 @@ def aligned(
     placeholder: int | None,
     hidden: int,
 ) -> Float[Array, "batch seq hidden"]:
-    """Features in the rows [batch, seq, hidden] whose positions hold the placeholder, zeros in the
-    others.
+    """Put features at the rows of [batch, seq, hidden] with the placeholder id, zeros elsewhere.
 
     Raises ValueError as `placeholders` does.
     """
@@ -28,9 +27,9 @@ def placeholders(
     features: Sequence[Float[Array | np.ndarray, "_ hidden"]],
     placeholder: int | None,
 ) -> Bool[np.ndarray, "batch seq"]:
-    """Where features belong, in their order.
+    """Return the mask of positions for features, which fill it in order.
 
-    Raises ValueError where their numbers differ, or the model has no placeholder.
+    Raises ValueError if the counts differ or the model has no placeholder.
     """
     if placeholder is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Features of images, several in one program."""
+"""Encoding of images to features, several per program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from eagle3_jax.vision.item import ImageItem
 from eagle3_jax.vision.packing import Packed, batches, pack
 
 MOST_PATCHES = 16384
-"""Patches that are packed into one call; one item may have more."""
+"""Patches that are packed into one call; a single item may have more."""
 
 
 def encode_images(
     vision: VisionModel, items: Sequence[ImageItem]
 ) -> list[Float[Array, "_ hidden"]]:
-    """float32 features of each item, as many rows as it has tokens, in the order given.
+    """Encode each item to float32 features, one row per token, in the given order.
 
-    Items are packed, up to 16384 patches a call, into arrays of few sizes: one program for each
-    size, and one more where an item has several frames. They never see each other. Raises
-    ValueError for items that are not of this model.
+    Items are packed, up to 16384 patches a call, into arrays of few sizes: one program per size,
+    and one more if an item has several frames. Items never attend to each other. Raises ValueError
+    for items that do not fit the model.
     """
     found: list[Array] = []
     for batch in batches(items, MOST_PATCHES):

@@ -1,4 +1,4 @@
-"""A preprocessed image, or a chunk of frames: NumPy alone."""
+"""Preprocessed images and video chunks, as NumPy arrays."""
 
 from dataclasses import dataclass, field
 
@@ -8,11 +8,11 @@ from jaxtyping import UInt8
 
 @dataclass(frozen=True, eq=False)
 class ImageItem:
-    """What the tower reads of one image or chunk of frames.
+    """Tower input of one image or chunk of frames.
 
-    patches: colours before normalisation, frame by frame, row by row. grid_thw: frames, and rows
-    and columns of patches. num_tokens: positions of a prompt that it fills. digest: SHA-256 of the
-    files' bytes and of all that their processing depends on, for caches that users share.
+    `patches` are colours before normalisation, frame by frame, row by row. `grid_thw` counts
+    frames, rows and columns of patches, `num_tokens` the prompt positions filled. `digest` is the
+    SHA-256 of files and all that their processing depends on, for caches shared between users.
     """
 
     patches: UInt8[np.ndarray, "n 3 p p"] = field(repr=False)
@@ -23,12 +23,12 @@ class ImageItem:
 
 @dataclass(frozen=True)
 class PlacedImage:
-    """An item in a prompt: its num_tokens positions from `start` hold the placeholder's id."""
+    """An item in a prompt: its num_tokens positions from `start` hold the placeholder id."""
 
     item: ImageItem
     start: int
 
     @property
     def end(self) -> int:
-        """The position behind its last."""
+        """End of the positions, exclusive."""
         return self.start + self.item.num_tokens

@@ -1,4 +1,4 @@
-"""Features of images into the rows that prefills read them from."""
+"""Program that encodes images and stores their features for prefill."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from eagle3_jax.models.vision import VisionModel
 
 
 class ImageBatch(NamedTuple):
-    """Packed images, a part for each device, all of one size, and the rows of their tokens.
+    """Packed images, one part per device, all of one size, and the rows of their tokens.
 
-    patches, places: as of `VisionModel.__call__`, behind an axis of devices. rows: of each token in
-    `DecodeState.image_features`; scratch where there is none.
+    `patches` and `places` are those of `VisionModel.__call__` with a leading axis of devices.
+    `rows` has each token's row in `DecodeState.image_features`, scratch for padding.
     """
 
     patches: UInt8[Array, "devices n 3 p p"]
@@ -25,8 +25,7 @@ class ImageBatch(NamedTuple):
 def keep_features(
     vision: VisionModel, kept: Float[Array, "rows hidden"], batch: ImageBatch
 ) -> Float[Array, "rows hidden"]:
-    """The kept features with those of these images: every device encodes its part, and gets the
-    others'."""
+    """Add these images' features to the kept ones; each device encodes a part and gets all."""
     devices = len(batch.patches)
     own = 0 if devices == 1 else lax.axis_index(DEVICES)
     features = vision(batch.patches[own], Places(*(column[own] for column in batch.places)))

@@ -1,4 +1,4 @@
-"""Items of any grids in arrays of few sizes."""
+"""Packing of items with any grids into arrays of few sizes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from eagle3_jax.layers.patch_positions import Places
 from eagle3_jax.vision.item import ImageItem
 
 SMALLEST, STEP = 64, 4096
-"""Sizes of packed arrays: powers of two up to STEP patches, then its multiples; each filled up to
-whole tokens."""
+"""Packed array sizes are powers of two up to STEP patches, then multiples of STEP, each rounded up
+to whole tokens."""
 
 
 class Packed(NamedTuple):
-    """Items one behind the other, those of no frames behind them; see `VisionModel.__call__`."""
+    """Items in sequence, padded at the end; see `VisionModel.__call__`."""
 
     patches: UInt8[Array, "n 3 p p"]
     places: Places
@@ -26,8 +26,8 @@ class Packed(NamedTuple):
 
 
 def bucket_of(patches: int, token_patches: int) -> int:
-    """The size of the array that so many patches, of whole tokens, are packed into."""
-    # What whole tokens fill a size up with asks for no larger one.
+    """Return the array size for this many patches, which make whole tokens."""
+    # Rounding up to whole tokens must not select the next larger size.
     least = max(1, patches - token_patches + 1)
     if least > STEP:
         size = -(-least // STEP) * STEP
@@ -37,7 +37,7 @@ def bucket_of(patches: int, token_patches: int) -> int:
 
 
 def buckets_up_to(most: int, token_patches: int) -> tuple[int, ...]:
-    """All sizes, ascending, that arrays of so many patches and fewer have."""
+    """Return all array sizes up to `most` patches, ascending."""
     small = [SMALLEST << i for i in range((STEP // SMALLEST).bit_length())]
     large = range(2 * STEP, most + 1, STEP)
     sizes = dict.fromkeys(_whole(size, token_patches) for size in (*small, *large))
@@ -45,7 +45,7 @@ def buckets_up_to(most: int, token_patches: int) -> tuple[int, ...]:
 
 
 def largest_bucket(config: VisionConfig, most_tokens: int | None = None) -> int:
-    """The size of the array that the largest image lies in; most_tokens: a limit besides."""
+    """Return the array size of the largest image, optionally limited to `most_tokens`."""
     tokens = min(config.most_image_tokens, most_tokens or config.most_image_tokens)
     return bucket_of(tokens * config.token_patches, config.token_patches)
 
@@ -55,7 +55,7 @@ def _whole(patches: int, token_patches: int) -> int:
 
 
 def batches(items: Sequence[ImageItem], most: int) -> Iterator[list[ImageItem]]:
-    """Neighbours that together have at most so many patches; a larger item goes alone."""
+    """Group adjacent items with at most `most` patches together; a larger item is alone."""
     batch: list[ImageItem] = []
     for item in items:
         if batch and sum(len(other.patches) for other in [*batch, item]) > most:
@@ -67,7 +67,7 @@ def batches(items: Sequence[ImageItem], most: int) -> Iterator[list[ImageItem]]:
 
 
 def pack(items: Sequence[ImageItem], config: VisionConfig) -> Packed:
-    """Raises ValueError for items that are not of this model."""
+    """Pack items into device arrays; raise ValueError for items that do not fit the model."""
     for item in items:
         check_item(item, config)
     size = bucket_of(sum(len(item.patches) for item in items), config.token_patches)
@@ -76,12 +76,11 @@ def pack(items: Sequence[ImageItem], config: VisionConfig) -> Packed:
 
 
 def pack_images(items: Sequence[ImageItem], size: int, config: VisionConfig) -> Packed:
-    """Items of this model, or none, in arrays of `size` patches, NumPy's; without frame_rows, which
-    images need not."""
+    """Pack any number of items into NumPy arrays of `size` patches, without `frame_rows`."""
     width, side = config.merge_size, config.patch_size
-    # NumPy stands in for device arrays until they are sent.
+    # NumPy arrays stand in for device arrays until they are sent.
     patches: Any = np.zeros((size, 3, side, side), np.uint8)
-    # Padding is an item of its own, of one patch's grid.
+    # Padding is an item of its own, with the grid of one patch.
     columns: list[Any] = [np.full(size, len(items), np.int32), *np.zeros((3, size), np.int32)]
     columns += list(np.ones((3, size), np.int32))
     start = 0
@@ -96,7 +95,7 @@ def pack_images(items: Sequence[ImageItem], size: int, config: VisionConfig) -> 
 
 
 def check_item(item: ImageItem, config: VisionConfig) -> None:
-    """Raises ValueError for one that is not of this model."""
+    """Raise ValueError for an item that does not fit the model."""
     t, h, w = item.grid_thw
     shape = (t * h * w, 3, config.patch_size, config.patch_size)
     if item.patches.shape != shape or h % config.merge_size or w % config.merge_size:
@@ -111,7 +110,7 @@ def check_item(item: ImageItem, config: VisionConfig) -> None:
 
 
 def _token_order(grid: tuple[int, int, int], merge: int) -> np.ndarray:
-    """Numbers of an item's patches, those of a token in a frame together."""
+    """Return the order of an item's patches that makes a token's patches in a frame adjacent."""
     t, h, w = grid
     cells = np.arange(t * h * w).reshape(t, h // merge, merge, w // merge, merge)
     return cells.transpose(0, 1, 3, 2, 4).reshape(-1)

@@ -12,10 +12,11 @@ def absorb_query(
     *,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads rope"]]:
-    """A head's query as latent attention takes it: its first part times W_UK, its rest rotated.
+    """Absorb W_UK into the queries of latent attention: multiply one part, rotate the rest.
 
-    A row of q is nope values, then 2 * half that are rotated in pairs of neighbours by cos and sin,
-    float32. What it returns has q's dtype; products and rotation are float32's.
+    A row of q holds nope values, which are multiplied by the head's W_UK, then 2 * half values that
+    are rotated in adjacent pairs by cos and sin (float32). Results have q's dtype; products and
+    rotation are computed in float32.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     heads, _, nope = key_kernel.shape

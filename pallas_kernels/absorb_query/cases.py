@@ -1,4 +1,4 @@
-"""Absorbed queries of decode and verify steps, for each device share of Kimi's heads."""
+"""Cases of `absorb_query`: decode and verify steps with each device's part of Kimi's heads."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,10 @@ NOPE = 128
 
 
 def cases() -> list[Case]:
-    """Every share of the heads at every number of rows."""
     return [make_case(shape, rows) for shape in LATENT_ATTENTION for rows in DECODE_ROWS]
 
 
 def make_case(shape: LatentAttention, rows: int) -> Case:
-    """Queries of this shape, so many rows of them."""
     weights = shape.heads * shape.kv_lora * NOPE
     moved = rows * shape.heads * (NOPE + shape.kv_lora + 2 * shape.rope)
 

@@ -1,4 +1,4 @@
-"""W_UK and the rotation in one launch: XLA would slice and transpose for each on their way."""
+"""GPU kernel of `absorb_query`. XLA would slice and transpose the queries for each part."""
 
 from functools import partial
 from typing import Any
@@ -12,11 +12,11 @@ from pallas_kernels.paged.kernel import padded, rows_at
 from pallas_kernels.triton import dot, launch, store, whole
 
 ROWS, COLUMNS = 64, 128
-"""Of a tile, at most: one product of depth nope, so that neither a loop nor a sum is needed."""
+"""Largest tile. Its product spans all nope inputs at once, without a loop."""
 
 
 def refusal(q: Array, key_kernel: Array) -> str | None:
-    """Why the kernel cannot run here, if it can't."""
+    """Return why the kernel cannot run on these operands, or None if it can."""
     if q.dtype not in (jnp.bfloat16, jnp.float32) or key_kernel.dtype != q.dtype:
         return f"expected bfloat16 or float32 twice, got {q.dtype} and {key_kernel.dtype}"
     return None
@@ -28,7 +28,7 @@ def absorb_query(
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
 ) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads rope"]]:
-    """See `pallas_kernels.absorb_query.api.absorb_query`."""
+    """Implement `pallas_kernels.absorb_query.api.absorb_query` as a GPU kernel."""
     batch, q_len, heads, qk = q.shape
     rows, (_, kv_lora, nope), half = batch * q_len, key_kernel.shape, cos.shape[-1]
     tile = min(padded(rows, 16), ROWS if q.dtype == jnp.bfloat16 else 16)
@@ -59,7 +59,7 @@ def absorb_query(
 def _absorb(
     q: Any, kernel: Any, cos: Any, sin: Any, latent: Any, rope: Any, *, tile: int, columns: int
 ) -> None:
-    """Products of a tile of rows with W_UK, and the rest of each row rotated.
+    """Kernel body: a tile of rows times W_UK, and the remainder of each row rotated.
 
     Grid: heads x tiles of latents x tiles of rows. Blocks: q [rows, qk] and W_UK [kv_lora, nope] of
     one head; a product of [tile, nope] with [columns, nope], nope in one step, summed in float32.
@@ -87,7 +87,7 @@ def _absorb(
 
 
 def _rotate(q: Any, start: int, cos: Any, sin: Any, rope: Any, row: Array, is_row: Array) -> None:
-    """What follows the first `start` numbers of a tile of rows, as pairs of neighbours; float32."""
+    """Rotate the columns from `start` on of a tile of rows, as adjacent pairs in float32."""
     half = cos.shape[1]
     pair = jnp.arange(padded(half))
     is_pair = pair < half

@@ -1,4 +1,4 @@
-"""Queries of latent attention, written plainly: the contract every implementation meets."""
+"""Reference implementation of `absorb_query` in plain JAX."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,7 +12,7 @@ def absorb_query(
     cos: Float[Array, "batch q_len half"],
     sin: Float[Array, "batch q_len half"],
 ) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads rope"]]:
-    """See `pallas_kernels.absorb_query.api.absorb_query`."""
+    """Reference implementation of `pallas_kernels.absorb_query.api.absorb_query`."""
     nope, rope = jnp.split(q, [key_kernel.shape[-1]], axis=-1)
     latent = jnp.einsum("bqhd,hcd->bqhc", nope, key_kernel)
     return latent, rotate_interleaved(rope, cos, sin)

@@ -12,9 +12,9 @@ def add_norm(
     *,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "*rows hidden"], Float[Array, "*rows hidden"]]:
-    """x + added, and that normed: what goes past a block of a model and what goes into it.
+    """Return x + added and its RMS norm: the residual stream and the input of the next block.
 
-    Both have x's dtype, which added has too; the norm sees the rounded sum, as `rms_norm` would.
+    `added` and both results have x's dtype. The norm is `rms_norm` of the rounded sum.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if added.shape != x.shape or norm.weight.shape != x.shape[-1:]:

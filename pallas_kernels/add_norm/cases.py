@@ -1,4 +1,4 @@
-"""Rows of a decode or verify step between two halves of a layer; the same on every device."""
+"""Cases of `add_norm`: rows of a decode or verify step; the same on every device."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from pallas_kernels.shapes import DECODE_ROWS, EXPERTS
 
 
 def cases() -> list[Case]:
-    """Each model's width."""
     widths = {stack.name: stack.hidden for stack in EXPERTS if stack.name.endswith("@tp8")}
     return [
         make_case(name, hidden, rows) for name, hidden in widths.items() for rows in DECODE_ROWS
@@ -22,7 +21,6 @@ def cases() -> list[Case]:
 
 
 def make_case(name: str, hidden: int, rows: int) -> Case:
-    """Rows of this width."""
     return Case(
         operation="add_norm",
         shape=name,

@@ -1,4 +1,4 @@
-"""A sum and its norm in one launch, a program a row; XLA takes two and reads the sum again."""
+"""GPU kernel of `add_norm`: one launch, a program per row. XLA takes two and rereads the sum."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from pallas_kernels.triton import launch, load, store, whole
 
 
 def refusal(x: Array, added: Array) -> str | None:
-    """Why the kernel cannot run on these."""
+    """Return why the kernel cannot run on these operands, or None if it can."""
     if x.dtype not in (jnp.bfloat16, jnp.float32) or added.dtype != x.dtype:
         return f"expected bfloat16 or float32 and twice the same, got {x.dtype} and {added.dtype}"
     return None
@@ -23,7 +23,7 @@ def refusal(x: Array, added: Array) -> str | None:
 def add_norm(
     x: Float[Array, "*rows hidden"], added: Float[Array, "*rows hidden"], norm: Norm
 ) -> tuple[Float[Array, "*rows hidden"], Float[Array, "*rows hidden"]]:
-    """See `pallas_kernels.add_norm.api.add_norm`."""
+    """Implement `pallas_kernels.add_norm.api.add_norm` as a GPU kernel."""
     rows = x.reshape(-1, x.shape[-1]), added.reshape(-1, x.shape[-1])
     out = [jax.ShapeDtypeStruct(rows[0].shape, x.dtype)] * 2
     total, normed = launch(
@@ -39,10 +39,10 @@ def add_norm(
 
 
 def _kernel(x: Any, added: Any, weight: Any, total: Any, normed: Any, *, eps: float) -> None:
-    """A row's sum, rounded to x's dtype, and that normed.
+    """Kernel body: the sum of a row, rounded to x's dtype, and its norm.
 
     Grid: rows. Blocks: [hidden] of x, added and both results, hidden padded to a power of two, all
-    of it in registers. Limit: memory's bandwidth, four rows a program. Units: float32 inside.
+    of it in registers. Limit: memory bandwidth, four rows a program. Units: float32 inside.
     """
     column = jnp.arange(pl.next_power_of_2(x.shape[0]))
     inside = column < x.shape[0]

@@ -28,15 +28,15 @@ def cache_heads(
     Float[Array, "pages page_size kv_heads head_dim"],
     Float[Array, "pages page_size kv_heads head_dim"],
 ]:
-    """Queries as attention takes them, and the pools with one row more for each of k and v, at
-    (pages, offsets).
+    """Norm and rotate queries and keys, and write keys and values into paged pools.
 
-    q, k and v: [batch, q_len, width], of all heads; they may be in parts. Queries and keys are
-    normed, where norms are given, and rotated by cos and sin, float32, on the
-    first 2 * half dimensions of each head, (i, i + half) being a pair. Float8 pools hold rows
-    divided by their scale. Of rows that meet in one place any may stay. A row of what is not finite
-    has keys of NaN and values of zeros. Raises ValueError on shapes that do not fit and on an
-    implementation that cannot run.
+    q, k and v [batch, q_len, width] hold all heads and may be `PartialSums`. Queries and keys are
+    normed if `norms` is given, then rotated by cos and sin (float32) on the first 2 * half
+    dimensions of each head, with pairs (i, i + half). Each row of k and v goes to (page, offset);
+    if several rows go to one place, any of them may remain. Float8 pools hold rows divided by their
+    scale. A row with non-finite values is stored with NaN keys and zero values.
+    Returns the queries for attention and the updated pools. Raises ValueError on shapes that do not
+    fit and on an implementation that cannot run.
     """
     kv_heads, head_dim = k_pool.shape[2:]
     width = kv_heads * head_dim

@@ -1,4 +1,4 @@
-"""Rows that a decode or verify step writes into the pools of the drafts and of MiniMax."""
+"""Cases of `cache_heads`: decode and verify steps of the drafts and of MiniMax."""
 
 from functools import partial
 from typing import Any
@@ -17,13 +17,12 @@ from pallas_kernels.shapes import DECODE_ROWS, GROUPED_ATTENTION, GroupedAttenti
 
 PAGES, PAGE_SIZE = 2048, 64
 PARTS = 4
-"""Of the draft's queries, keys and values, as `joint_matmul` leaves them at TP 4 on MI355X."""
+"""Partial sums of the draft's q, k and v, as `joint_matmul` makes them at TP 4 on MI355X."""
 MINIMAX_ROPE = 64
-"""Of its 128 dimensions a head."""
+"""Rotated dimensions of MiniMax's heads, which have 128."""
 
 
 def cases() -> list[Case]:
-    """Every number of rows, bfloat16 and float8 pools."""
     return [
         make_case(shape, rows, fp8)
         for shape in GROUPED_ATTENTION
@@ -33,8 +32,8 @@ def cases() -> list[Case]:
 
 
 def make_case(shape: GroupedAttention, rows: int, fp8: bool, pages: int = PAGES) -> Case:
-    """So many rows written into pools of so many pages."""
-    # The draft's products come in parts; MiniMax's are added before, for the squares of its heads.
+    # The draft's products are partial sums. MiniMax's are summed before, because `head_squares`
+    # reads them.
     read = 2 if shape.name.startswith("minimax") else 4 * PARTS
     asked, kept = (rows * heads * shape.head_dim for heads in (shape.heads, shape.kv_heads))
     return Case(
@@ -52,7 +51,7 @@ def make_case(shape: GroupedAttention, rows: int, fp8: bool, pages: int = PAGES)
 
 
 def _run(operation: Any, norms: Any, *arrays: Any) -> Any:
-    """operation with both pools at one scale, and with norms where there are their arrays."""
+    """Call `operation` with both pools at one scale, and HeadNorms if their arrays are given."""
     *given, k_pool, v_pool, pages, offsets, scale = arrays
     if norms is not None:
         q, k, squares = norms

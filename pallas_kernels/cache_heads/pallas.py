@@ -1,4 +1,4 @@
-"""Norm, rotation and the write into both pools in one launch: a program a row and head."""
+"""GPU kernel of `cache_heads`: one launch, a program for each row and head."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from pallas_kernels.triton import launch, load, store
 
 
 def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
-    """See `pallas_kernels.cache_heads.api.cache_heads`."""
+    """Implement `pallas_kernels.cache_heads.api.cache_heads` as a GPU kernel."""
     (batch, q_len, width), norms, (*_, kv_heads, head_dim) = rows.q.shape, rows.norms, k_pool.shape
     count, heads, dtype = batch * q_len, width // head_dim, rows.q.dtype
     step = HeadRows._make(
@@ -45,8 +45,7 @@ def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
 
 
 class Head(NamedTuple):
-    """One head of one row: the ref [parts, rows, heads, head_dim] it lies in, the dtype of the sum
-    of its parts, and where."""
+    """One head of one row in `ref` [parts, rows, heads, head_dim]; dtype: that of the sum."""
 
     ref: Any
     dtype: DTypeLike
@@ -54,13 +53,13 @@ class Head(NamedTuple):
     head: Array
 
     def load(self, column: Array, exists: Array) -> Array:
-        """Some of its values, float32."""
+        """Load the given columns of the head as float32."""
         at = (*(jnp.broadcast_to(x, column.shape) for x in (self.row, self.head)), column)
         return load_total(self.ref, self.dtype, at, exists)
 
 
 class Part(NamedTuple):
-    """Some values of a head, by their columns in it."""
+    """Values of some columns of a head."""
 
     column: Array
     exists: Array
@@ -70,18 +69,18 @@ class Part(NamedTuple):
 def _run(
     step: HeadRows, _: Any, turned: Any, pools: Any, *, eps: tuple[float, float], devices: int
 ) -> None:
-    """One head of one row: a query is rotated, a key too and written with its value.
+    """Kernel body: rotate a query head, or rotate a key head and store it with its value.
 
-    Grid: rows x (query heads + kv heads). Blocks: all arrays whole, a program loads head_dim
-    numbers of each, of a product those of each part, which it adds; the pools are written in
-    place. Limit: launches, not work: one warp. Units: float32 between norm and rotation; pools in
+    Grid: rows x (query heads + kv heads). Blocks: all arrays whole; a program loads head_dim
+    numbers of each, from every part of a product, and adds the parts; the pools are written in
+    place. Limit: launches, not work: one warp. Units: float32 between norm and rotation; pools hold
     numbers divided by their scale; pages and offsets count pages and slots.
     """
     row, head = pl.program_id(0), pl.program_id(1)
     heads, dtype = turned.shape[1], turned.dtype
 
     def norm(side: int, rows: Any) -> tuple[Array, Any] | None:
-        """The root by which queries (0) or keys (1) are multiplied, and their weight."""
+        """Return the factor that norms queries (side 0) or keys (side 1), and their weight."""
         if step.norms is None:
             return None
         squares, *weights = step.norms
@@ -107,7 +106,7 @@ def _run(
 
 
 def _turn(x: Head, step: HeadRows, norm: tuple[Array, Any] | None) -> list[Part]:
-    """A head, normed and rotated: its two halves, and what lies behind them."""
+    """Norm and rotate a head: its two rotated halves, and the dimensions after them."""
     dim, half = x.ref.shape[-1], step.cos.shape[1]
     pair = jnp.arange(padded(half))
     is_pair = pair < half
@@ -126,7 +125,7 @@ def _turn(x: Head, step: HeadRows, norm: tuple[Array, Any] | None) -> list[Part]
 
 
 def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Array) -> Array:
-    """float32, rounded where `pallas_kernels.rms_norm` rounds."""
+    """Load and norm columns of a head as float32, rounding as `pallas_kernels.rms_norm` does."""
     values = x.load(column, exists)
     if norm is None:
         return values
@@ -136,7 +135,7 @@ def _normed(x: Head, norm: tuple[Array, Any] | None, column: Array, exists: Arra
 
 
 def _value(x: Head, key: Part) -> Part:
-    """Zeros where the row's keys are NaN; see `pallas_kernels.paged.rows.contain_nonfinite`."""
+    """Load the value head: zeros if the row's key is NaN (`paged.rows.contain_nonfinite`)."""
     column = jnp.arange(padded(x.ref.shape[-1]))
     exists = column < x.ref.shape[-1]
     first = jnp.sum(jnp.where(key.column == 0, key.values.astype(jnp.float32), 0.0))

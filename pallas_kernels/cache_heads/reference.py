@@ -1,4 +1,4 @@
-"""Rows of keys and values in the cache, written plainly: the contract."""
+"""Reference implementation of `cache_heads` in plain JAX."""
 
 from jaxtyping import Array, Float
 
@@ -10,7 +10,7 @@ from pallas_kernels.rotation import rotate_halves
 
 
 def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
-    """See `pallas_kernels.cache_heads.api.cache_heads`."""
+    """Reference implementation of `pallas_kernels.cache_heads.api.cache_heads`."""
     *products, cos, sin, pages, offsets, k_scale, v_scale, norms = rows
     q, k, v = map(total, products)
     if norms is not None:
@@ -28,7 +28,7 @@ def cache_heads(rows: HeadRows, k_pool: HeadPool, v_pool: HeadPool) -> Cached:
 def norm_heads(
     q: Float[Array, "*rows q_width"], k: Float[Array, "*rows k_width"], norms: HeadNorms
 ) -> tuple[Float[Array, "*rows q_width"], Float[Array, "*rows k_width"]]:
-    """Each by the mean square of all its heads, wherever they are."""
+    """Norm queries and keys by the mean square over the heads of all devices."""
     squares = norms.squares[..., 0], norms.squares[..., 1]
     q_mean, k_mean = (
         total / (norms.devices * rows.shape[-1])

@@ -1,4 +1,4 @@
-"""Rows that go into the cache, and their norms: each of one vector of all heads."""
+"""Operands of `cache_heads`: the rows to cache, and norms that span all heads."""
 
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ Cached = tuple[Float[Array, "batch q_len heads head_dim"], HeadPool, HeadPool]
 
 
 class HeadNorms(NamedTuple):
-    """q, k: weights of the heads that are here. squares: what `head_squares` gives, summed over
-    the `devices` that hold as many heads each."""
+    """Norms over the heads of all devices. q, k: weights of this device's heads. squares: sums from
+    `head_squares`, added over the `devices`, which hold equally many heads."""
 
     q: Norm
     k: Norm
@@ -21,9 +21,9 @@ class HeadNorms(NamedTuple):
 
 
 class HeadRows(NamedTuple):
-    """The rows of one step, as `api.cache_heads` takes them, or as a kernel's refs: heads
-    [parts, rows, heads, head_dim], tables [rows, half], places [rows], scales [1]; of norms the
-    squares [rows, 2] and both weights."""
+    """Rows of one step: arguments of `api.cache_heads`, or refs of heads [parts, rows, heads,
+    head_dim], cos and sin [rows, half], pages and offsets [rows], scales [1], squares [rows, 2] and
+    weights."""
 
     q: Any
     k: Any

@@ -25,15 +25,18 @@ def cache_latents(
     kv_scale: Float[Array, ""] | None = None,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "pages page_size width"], Rows | None]:
-    """The pool with one row more for each of compressed, at (pages, offsets); and q_low, normed.
+    """Norm latents, rotate keys and write both into a paged pool; optionally norm low-rank queries.
 
-    compressed is [batch, q_len, width] and q_low [batch, q_len, q_lora], both may be in parts. A
-    row is a latent, which is normed, and a key that is rotated in pairs of neighbours by cos and
-    sin, float32; a float8 pool holds it divided by kv_scale. Of rows that meet in one place any may
-    stay. A row of what is not finite has a key of NaN and a latent of zeros. q_low and q_norm are
-    the low rank of the queries, where they have one; it comes along because it is there already.
-    q_format: of what multiplies it then; where that takes float8 rows, the kernel makes them.
-    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    compressed [batch, q_len, width] and q_low [batch, q_len, q_lora] may be `PartialSums`. A row of
+    compressed is a latent, which is normed, and a key, which is rotated in adjacent pairs by cos
+    and sin (float32). It goes to (page, offset); if several rows go to one place, any of them may
+    remain. A float8 pool holds rows divided by kv_scale. A row with non-finite values is stored
+    with a NaN key and a zero latent.
+    q_low and q_norm: low-rank queries, if the model has them; they are normed in the same launch.
+    q_format: format of the kernel that multiplies them next. If that takes float8 rows, this kernel
+    quantises them.
+    Returns the updated pool and the normed queries. Raises ValueError on shapes that do not fit and
+    on an implementation that cannot run.
     """
     width = norm.weight.shape[0] + 2 * cos.shape[-1]
     if compressed.shape[-1] != width or pool.shape[-1] != width:

@@ -1,4 +1,4 @@
-"""Rows that a decode or verify step writes into Kimi's pools; the same on every device."""
+"""Cases of `cache_latents`: decode and verify steps of Kimi; the same on every device."""
 
 from functools import partial
 from typing import Any
@@ -19,13 +19,12 @@ from pallas_kernels.shapes import DECODE_ROWS, LATENT_ATTENTION
 PAGES, PAGE_SIZE, Q_LORA = 2048, 64, 1536
 PTPC = QuantFormat("fp8_channel", "fp8_token")
 PARTS = 14
-"""Of q_a and kv_a, as `joint_matmul` leaves up to 64 rows of them on MI355X."""
+"""Partial sums of q_a and kv_a, as `joint_matmul` makes them of up to 64 rows on MI355X."""
 SHAPE = LATENT_ATTENTION[0]
 WIDTH = SHAPE.kv_lora + SHAPE.rope
 
 
 def cases() -> list[Case]:
-    """Every number of rows, bfloat16 and float8 pools, queries as they are and in float8."""
     return [
         make_case(rows, fp8, q_format)
         for rows in DECODE_ROWS
@@ -35,7 +34,6 @@ def cases() -> list[Case]:
 
 
 def make_case(rows: int, fp8: bool, q_format: QuantFormat | None, pages: int = PAGES) -> Case:
-    """So many rows written into a pool of so many pages."""
     return Case(
         operation="cache_latents",
         shape=SHAPE.name,
@@ -51,7 +49,7 @@ def make_case(rows: int, fp8: bool, q_format: QuantFormat | None, pages: int = P
 
 
 def _reference(rows: LatentRows, pool: Any, q_format: QuantFormat | None) -> Any:
-    """With the queries as the product would quantise them."""
+    """Run the reference and quantise the queries as the following product would."""
     pool, normed = reference.cache_latents(rows, pool, q_format)
     if q_format is None or normed is None:
         return pool, normed
@@ -63,7 +61,7 @@ def _reference(rows: LatentRows, pool: Any, q_format: QuantFormat | None) -> Any
 def _run(
     operation: Any, q_format: QuantFormat | None, weight: Any, q_weight: Any, *arrays: Any
 ) -> Any:
-    """operation with its norms made of their weights."""
+    """Call `operation` with norms built from their weights."""
     q_low, compressed, cos, sin, pool, pages, offsets, scale = arrays
     norm, q_norm = Norm(weight, 1e-6), Norm(q_weight, 1e-6)
     rows = LatentRows(compressed, cos, sin, pages, offsets, norm, scale, q_low, q_norm)
@@ -71,7 +69,7 @@ def _run(
 
 
 def example_parts(key: Array, parts: int, rows: int, width: int) -> PartialSums:
-    """Of a product in bfloat16 whose numbers have the variance 1."""
+    """Return partial sums of a bfloat16 product whose elements have variance 1."""
     values = jax.random.normal(key, (parts, rows, 1, width)) * parts**-0.5
     return PartialSums(values, jnp.dtype(jnp.bfloat16))
 

@@ -1,4 +1,4 @@
-"""Norm, rotation and the write into the pool in one launch, a program a row."""
+"""GPU kernel of `cache_latents`: norm, rotation and pool write in one launch."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from pallas_kernels.triton import launch, load, store
 def cache_latents(
     rows: LatentRows, pool: LatentPool, q_format: QuantFormat | None
 ) -> tuple[LatentPool, Rows | None]:
-    """See `pallas_kernels.cache_latents.api.cache_latents`."""
+    """Implement `pallas_kernels.cache_latents.api.cache_latents` as a GPU kernel."""
     (batch, q_len, width), dtype, q_low = rows.compressed.shape, rows.compressed.dtype, rows.q_low
     count = batch * q_len
     step = LatentRows(
@@ -41,7 +41,7 @@ def cache_latents(
     pool, normed = launch(
         partial(_run, eps=(rows.norm.eps, rows.q_norm.eps if rows.q_norm else 0.0), dtype=dtype),
         name="cache_latents",
-        # A program writes a row, another one norms its query.
+        # One program writes a row, a second one norms its query.
         grid=(count, 1 if q_low is None else 2),
         out_shape=(jax.ShapeDtypeStruct(pool.shape, pool.dtype), normed),
         input_output_aliases={len(jax.tree.leaves(step)): 0},
@@ -55,11 +55,11 @@ def cache_latents(
 def _run(
     step: LatentRows, _: Any, pool: Any, normed: Any, *, eps: tuple[float, float], dtype: DTypeLike
 ) -> None:
-    """A row of the pool (program 0 of the row), or its low rank of the queries normed (program 1).
+    """Kernel body: write a row into the pool (program 0 of a row) or norm its query (program 1).
 
-    Grid: rows x 1, or x 2 with queries. Blocks: all arrays whole, a program loads one row of each
+    Grid: rows x 1, or x 2 with queries. Blocks: all arrays whole; a program loads one row of each
     part of a product and adds the parts; the pool is written in place. Limit: launches, not work.
-    Units: float32 inside, products rounded to dtype; the pool in numbers divided by its scale;
+    Units: float32 inside, products rounded to dtype; the pool holds numbers divided by its scale;
     pages and offsets count pages and slots.
     """
     row = pl.program_id(0)
@@ -76,7 +76,7 @@ def _run(
 
 
 def _norm_query(step: LatentRows, out: Any, row: Array, eps: float, dtype: DTypeLike) -> None:
-    """out: refs of the normed rows, or of their float8 and its scales."""
+    """Norm a low-rank query. `out` is the ref of the rows, or refs of float8 rows and scales."""
     weight = step.q_norm
     column = jnp.arange(padded(weight.shape[0]))
     mask, at = column < weight.shape[0], (jnp.full_like(column, row), column)
@@ -117,6 +117,6 @@ def _cache_row(step: LatentRows, pool: Any, row: Array, eps: float, dtype: DType
 
 
 def _norm(values: Array, weight: Any, column: Array, mask: Array, eps: float, dtype: Any) -> Array:
-    """As `pallas_kernels.rms_norm`: rounded to the run dtype before the weight."""
+    """Compute `pallas_kernels.rms_norm`: rounded to the run dtype before the weight."""
     root = jax.lax.rsqrt(jnp.sum(values * values) / weight.shape[0] + eps)
     return load(weight.at[column], mask=mask, other=0.0) * (values * root).astype(dtype)

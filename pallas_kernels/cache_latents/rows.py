@@ -1,4 +1,4 @@
-"""Rows that go into the cache of latents."""
+"""Operands of `cache_latents`."""
 
 from typing import Any, NamedTuple
 
@@ -8,9 +8,9 @@ LatentPool = Float[Array, "pages page_size width"]
 
 
 class LatentRows(NamedTuple):
-    """The rows of one step, as `api.cache_latents` takes them, or as a kernel's refs: compressed
-    and q_low [parts, rows, numbers], tables [rows, numbers], places [rows], the scale [1], norms
-    their weights."""
+    """Rows of one step: arguments of `api.cache_latents`, or refs of compressed and q_low [parts,
+    rows, numbers], cos and sin [rows, numbers], pages and offsets [rows], scale [1] and norm
+    weights."""
 
     compressed: Any
     cos: Any

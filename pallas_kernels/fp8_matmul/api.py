@@ -1,4 +1,4 @@
-"""One matrix product for plain and for quantised kernels: what a linear layer calls."""
+"""Matrix product with plain or quantised kernels: the product of a linear layer."""
 
 from jaxtyping import Array, Float
 
@@ -15,12 +15,12 @@ from pallas_kernels.streamed import rows_matmul
 def matmul(
     x: Rows, kernel: Kernel, *, implementation: str | None = None
 ) -> Float[Array, "*rows outputs"]:
-    """x @ kernel in x's dtype, as `pallas_kernels.quantized.matmul` defines it.
+    """Compute x @ kernel in x's dtype, as `pallas_kernels.quantized.matmul` defines it.
 
-    Plain kernels [in, out] are XLA's own product, on a CPU of few rows `pallas_kernels.streamed`.
-    On a GPU float8 kernels must be of the GPU's float8 (`pallas_kernels.quantized.for_gpu`); those
-    of four bits run as experts do. Raises ValueError on rows that are quantised for another format
-    and on an implementation that cannot run.
+    Plain kernels [in, out] use XLA's product, or `pallas_kernels.streamed` for few rows on a CPU.
+    On a GPU, float8 kernels must be in the GPU's float8 (`pallas_kernels.quantized.for_gpu`), and
+    four-bit kernels run on the experts' kernel. Raises ValueError on rows that are quantised for
+    another format and on an implementation that cannot run.
     """
     if isinstance(x, QuantizedRows):
         kernel = kernel_for(x, kernel)

@@ -1,4 +1,4 @@
-"""Float8 products of decode and verify steps at the published shapes."""
+"""Cases of `matmul` with float8 weights: decode and verify steps at the published shapes."""
 
 from functools import partial
 
@@ -16,11 +16,11 @@ PTPC = QuantFormat("fp8_channel", "fp8_token")
 BLOCKS = QuantFormat("fp8_block", "fp8_group")
 WIDENED = QuantFormat("fp8_channel")
 SINGLE = ("q_b_proj", "o_proj", "down", "dense_down", "shared_down", "q_proj")
-"""What multiplies an x of its own; the others are cases of joint_matmul."""
+"""Matrices with an input of their own. The others are cases of `joint_matmul`."""
 
 
 def cases() -> list[Case]:
-    """PTPC for Kimi and the drafts, blocks for MiniMax, and the drafts' weights alone."""
+    """Return cases of Kimi and drafts in PTPC, MiniMax in blocks, and weight-only drafts."""
     found = [
         (matrix, format, rows)
         for matrix in MATRICES
@@ -34,7 +34,6 @@ def cases() -> list[Case]:
 
 
 def make_case(matrix: Matrix, format: QuantFormat, rows: int) -> Case:
-    """So many rows times one matrix."""
     quantized = () if format == WIDENED else ("quantize_fp8",)
     return Case(
         operation="fp8_matmul",
@@ -52,7 +51,7 @@ def make_case(matrix: Matrix, format: QuantFormat, rows: int) -> Case:
 
 
 def format_name(format: QuantFormat | None) -> str:
-    """As a variant begins."""
+    """Return the format's name at the start of a case's variant."""
     if format is None:
         return "bf16"
     return {PTPC: "ptpc", BLOCKS: "fp8_block", WIDENED: "fp8_weights"}[format]

@@ -1,4 +1,4 @@
-"""What the dense kernels multiply, and why they would not."""
+"""Operands of the dense kernels, and the check that the kernels support them."""
 
 import math
 
@@ -22,7 +22,7 @@ _FP8 = ("fp8_channel", "fp8_block")
 
 
 def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
-    """x as this kernel multiplies it, [rows, inputs]: quantised where the format says so."""
+    """Return x [rows, inputs] as the kernel multiplies it: quantised if the format says so."""
     if isinstance(x, QuantizedRows):
         of_row = x.scale.shape[-1:] if x.activations == "fp8_group" else ()
         return Operand(x.values.reshape(-1, x.shape[-1]), x.scale.reshape(-1, *of_row))
@@ -33,14 +33,14 @@ def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
 
 
 def as_weight(kernel: Array | QuantizedArray) -> Operand:
-    """A plain or a quantised kernel, or a stack of them, as it is stored."""
+    """Return a plain or quantised kernel, or a stack of them, as stored."""
     if isinstance(kernel, QuantizedArray):
         return Operand(kernel.values, kernel.scale)
     return Operand(kernel)
 
 
 def refusal(x: Rows, kernel: OneKernel) -> str | None:
-    """Why kernels cannot multiply these here."""
+    """Return why the kernels cannot multiply these operands, or None if they can."""
     weights = kernel.values if isinstance(kernel, QuantizedArray) else kernel
     if isinstance(kernel, QuantizedArray) and kernel.format.weights not in _FP8:
         return f"expected weights {' or '.join(_FP8)}, got {kernel.format.weights}"
@@ -58,5 +58,5 @@ def refusal(x: Rows, kernel: OneKernel) -> str | None:
 
 
 def _dtype(format: QuantFormat) -> DTypeLike:
-    """What the weights are multiplied as; those that are widened before may be any."""
+    """Return the weights' dtype: e4m3fn if the kernel widens them, else the GPU's float8."""
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8

@@ -1,4 +1,4 @@
-"""x times float8 weights [out, in] as they are stored, scales applied to the sums."""
+"""GPU kernel of `matmul`: x times float8 weights [out, in] as stored, with scales on the sums."""
 
 from jaxtyping import Array, Float
 
@@ -9,7 +9,7 @@ from pallas_kernels.tile_product import launch_tiles, multiply_tile
 
 
 def matmul(x: Rows, kernel: QuantizedArray) -> Float[Array, "*rows outputs"]:
-    """See `pallas_kernels.fp8_matmul.api.matmul`."""
+    """Implement `pallas_kernels.fp8_matmul.api.matmul` as a GPU kernel."""
     rows, w = as_rows(x, kernel), as_weight(kernel)
     tiles = choose_tiles("fp8_matmul", rows, w)
     (out,) = launch_tiles(multiply_tile, "fp8_matmul", tiles, rows, [w], [w.outputs], x.dtype)

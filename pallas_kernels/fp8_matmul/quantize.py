@@ -1,4 +1,4 @@
-"""Activations to float8, alone or with the norm before them: a program a row, read once."""
+"""Quantisation of activations to float8, optionally after a norm: one program for each row."""
 
 import functools
 from typing import Any
@@ -20,10 +20,11 @@ from pallas_kernels.triton import load, store, to_fp8
 def quantize(
     x: Float[Array, "rows inputs"], norm: Norm | None = None, *, grouped: bool = False
 ) -> Operand:
-    """The GPU's float8 [rows, inputs] and float32 scales, [rows] or, grouped, [rows, inputs / 128].
+    """Quantise rows to the GPU's float8.
 
-    norm: what x goes through first. Values times scale are what
-    `quantized.activations` makes of x; a row (or group) with NaN or infinity has a NaN scale.
+    `norm` is applied to x first. Returns values [rows, inputs] and float32 scales, [rows] or, if
+    grouped, [rows, inputs / 128]. Values times scales equal those of `quantized.activations`; a row
+    (or group) with NaN or infinity has a NaN scale.
     """
     kernel = fp8_rows(*x.shape, grouped=grouped)
     if norm is None:
@@ -34,7 +35,7 @@ def quantize(
 
 
 def fp8_rows(rows: int, inputs: int, *, grouped: bool, width: int | None = None) -> RowKernel:
-    """What `quantize` runs; values are `width` wide, zeros behind the inputs."""
+    """Return the row kernel of `quantize`. Values are `width` wide, with zeros after the inputs."""
     scales = (rows, -(-inputs // BLOCK)) if grouped else (rows,)
     values = jax.ShapeDtypeStruct((rows, width or inputs), gpu.current().fp8)
     return RowKernel("quantize_fp8", _kernel, (values, jax.ShapeDtypeStruct(scales, jnp.float32)))
@@ -43,25 +44,24 @@ def fp8_rows(rows: int, inputs: int, *, grouped: bool, width: int | None = None)
 def to_fp8_runs(
     wide: Float[Array, "runs size"], largest: Float[Array, " runs"] | None = None
 ) -> tuple[Array, Array]:
-    """Inside a kernel: the GPU's float8 and a scale a run; largest: magnitudes of longer runs."""
+    """Quantise runs inside a kernel, with a scale each. largest: magnitudes of longer runs."""
     if largest is None:
-        # A GPU's maximum passes over NaN.
+        # A GPU's maximum ignores NaN.
         magnitude = jnp.where(jnp.abs(wide) < jnp.inf, jnp.abs(wide), jnp.inf)
         largest = jnp.max(magnitude, axis=1)
     factor = jnp.maximum(largest / FP8_MAX, SMALLEST_FP8_SCALE)
     clipped = jnp.clip(wide * (1 / factor)[:, None], -FP8_MAX, FP8_MAX)
-    # Bits of e4m3fn are worth half in e4m3fnuz.
+    # The bits of an e4m3fn number are worth half in e4m3fnuz.
     factor = factor if gpu.current().fp8 == jnp.float8_e4m3fn else factor * 2
     return to_fp8(clipped), jnp.where(largest < jnp.inf, factor, jnp.nan)
 
 
 def _kernel(x: Any, *refs: Any, eps: float | None = None) -> None:
-    """A row in float8 with one scale, or one for each 128 inputs; normed before, where eps is
-    given.
+    """Kernel body: a row in float8 with one scale, or one for each 128 inputs; eps: norm it first.
 
     Grid: rows. Blocks: [inputs] of x, values and scale, as [runs, inputs a run] padded to powers of
-    two, all of it in registers. Limit: memory's bandwidth. Units: values * scale is the row,
-    float32 scales.
+    two, all of it in registers. Limit: memory bandwidth. Units: values * scale is the row, float32
+    scales.
     """
     *weight, values, scale = refs
     inputs, runs = x.shape[0], scale.shape[0]

@@ -17,12 +17,13 @@ def gqa_decode(
 ) -> Rows:
     """Attend queries to paged keys and values; consecutive query heads share a key-value head.
 
-    paged has a pool of keys and one of values, rows [kv_heads, head_dim]. One kv_head is
-    multi-query, kv_heads == heads is multi-head. scale multiplies the scores. Scores and softmax
-    are float32.
-    Returns [batch, q_len, heads * head_dim]. then: the format of what multiplies that; where it
-    takes float8 in runs as long as a head, the kernel makes them.
-    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    `paged` has a pool of keys and one of values with rows [kv_heads, head_dim]. One kv_head is
+    multi-query, kv_heads == heads is multi-head attention. Scores are multiplied by `scale`; scores
+    and softmax are float32.
+    then: the format of the kernel that multiplies the result. If that takes float8 in runs as long
+    as a head, this kernel quantises the result.
+    Returns [batch, q_len, heads * head_dim]. Raises ValueError on shapes that do not fit and on an
+    implementation that cannot run.
     """
     k_pool, v_pool = paged.pools
     if k_pool.shape != v_pool.shape or k_pool.shape[-1] != q.shape[-1]:

@@ -1,4 +1,4 @@
-"""Attention of the drafts and of MiniMax at the published shapes."""
+"""Cases of `gqa_decode`: attention of the drafts and of MiniMax at the published shapes."""
 
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ AT_TP4 = [
 
 
 def cases() -> list[Case]:
-    """Drafts with a head of their own for each query head, and MiniMax with six for one."""
+    """Return cases of drafts (one key-value head for each query head) and MiniMax (one for six)."""
     every = [make_case(shape, paged) for shape in GROUPED_ATTENTION for paged in _contexts(shape)]
     minimax = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
     quantised = [make_case(shape, TARGET[1], BLOCK_FP8) for shape in minimax]
@@ -45,7 +45,6 @@ def _contexts(shape: GroupedAttention) -> list[PagedCase]:
 
 
 def make_case(shape: GroupedAttention, paged: PagedCase, then: QuantFormat | None = None) -> Case:
-    """Heads of this shape and their context; then: the format of the product that follows."""
     slots, rows = paged.batch * paged.context, paged.batch * paged.q_len
     kept = 2 * shape.kv_heads * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(
@@ -68,7 +67,7 @@ def _run(operation: Any, then: QuantFormat | None, q: Any, paged: PagedKV) -> An
 
 
 def _reference(q: Any, paged: PagedKV, scale: float, *, then: QuantFormat | None) -> Any:
-    """With the heads as the product would quantise them."""
+    """Run the reference and quantise the heads as the following product would."""
     heads = reference.gqa_decode(q, paged, scale)
     if then is None:
         return heads

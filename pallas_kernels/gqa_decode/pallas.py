@@ -1,7 +1,5 @@
-"""Paged grouped-query attention on a GPU: the rows of a program share one key-value head.
-
-They are the queries' heads of the group, q_len * heads / kv_heads of them for each sequence.
-"""
+"""GPU kernel of `gqa_decode`. The rows of a program share one key-value head: they are the group's
+query heads, q_len * heads / kv_heads of them for each sequence."""
 
 import math
 from functools import partial
@@ -33,10 +31,10 @@ from pallas_kernels.tuning import tuned
 def choose_tiles(
     rows: int, kv_heads: int, head_dim: int, dtype: DTypeLike, stored: DTypeLike
 ) -> AttentionTiles:
-    """For a group of so many rows: q_len times the heads that share a key-value head.
+    """Choose tiles for groups of `rows` rows: q_len times the query heads of a key-value head.
 
     64 rows with 16 keys take fewer registers than 32 with 32, and no wave repeats another's scores.
-    Many key-value heads fill the GPU with few parts.
+    Many key-value heads fill the GPU with few context splits.
     """
     tile, keys = (16, 32) if rows <= 16 else (64, 16)
     heuristic = AttentionTiles(tile, keys, splits=8 if kv_heads >= 16 else 32, num_stages=2)
@@ -51,7 +49,7 @@ def gqa_decode(
     *,
     then: QuantFormat | None = None,
 ) -> Rows:
-    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    """Implement `pallas_kernels.gqa_decode.api.gqa_decode` as a GPU kernel."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = paged.pools[0].shape[2]
     shared = heads // kv_heads
@@ -76,13 +74,13 @@ def gqa_decode(
 def attend_part(
     queries: Any, pools: Any, scales: Any, own: ContextPart, *, shared: int, scale: float
 ) -> None:
-    """A tile of the rows that share a key-value head, attended to one part of a sequence's context.
+    """Kernel body: attend a tile of the rows of one key-value head to one part of the context.
 
     Grid: (kv heads x tiles of rows) x parts x sequences. Blocks: q [rows, head_dim] of a sequence,
     or [groups, rows, head_dim] where several devices have queries of one kv head, both pools whole
-    as [pages, numbers]; [rows, keys] scores at a time. Limit:
-    registers, 128 at 64 x 16, and reading the context once. Units: scores to the base 2, float32;
-    out float32, log_mass the logarithm to the base 2 of the part's mass.
+    as [pages, numbers]; [rows, keys] scores at a time. Limit: registers, 128 at 64 x 16, and
+    reading the context once. Units: scores to the base 2, float32; out float32, log_mass the base-2
+    logarithm of the part's mass.
     """
     (q,), (k_scale, v_scale), tiles = queries, scales, own.tiles
     (*devices, all_rows, head_dim), q_len = q.shape, own.positions.shape[0]
@@ -93,7 +91,7 @@ def attend_part(
     is_row, is_column = in_group < rows, in_head < head_dim
     query = lax.div(in_group, shared)
     row = query * heads + group * shared + lax.rem(in_group, shared)
-    # Of several devices the rows lie one after the other.
+    # Rows of several devices are concatenated.
     query = lax.rem(query, q_len) if devices else query
     asked = rows_at(q, row, in_head, is_row, is_column)
     score_scale = scale * load(k_scale)

@@ -1,4 +1,4 @@
-"""Paged grouped-query attention, written plainly: the contract every implementation meets."""
+"""Reference implementation of `gqa_decode` in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def gqa_decode(
     *,
     then: QuantFormat | None = None,
 ) -> Float[Array, "batch q_len width"]:
-    """See `pallas_kernels.gqa_decode.api.gqa_decode`; the product quantises its rows."""
+    """Reference of `pallas_kernels.gqa_decode.api.gqa_decode`; the product quantises its rows."""
     scores, values = scores_and_values(q, paged, scale)
     probs = jax.nn.softmax(scores, axis=-1)
     out = jnp.einsum("bqkgs,bskd->bqkgd", probs.astype(values.dtype), values)
@@ -29,15 +29,15 @@ def scores_and_values(
 ) -> tuple[
     Float[Array, "batch q_len kv_heads shared slots"], Float[Array, "batch slots kv_heads head_dim"]
 ]:
-    """float32 scores, -inf where a slot is not seen, and the slots' values in the queries' dtype, 0
-    where no query of the sequence sees them."""
+    """Return float32 scores (-inf for unseen slots) and values in the queries' dtype (0 for slots
+    that no query of the sequence sees)."""
     batch, q_len, heads, head_dim = q.shape
     kv_heads = paged.pools[0].shape[2]
 
     def context(pool: Array, pool_scale: Array | None) -> Array:
         rows = jnp.take(pool, paged.page_table, axis=0, mode="clip")
         rows = rows.reshape(batch, -1, kv_heads, head_dim)
-        # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+        # A stale slot may hold NaN, and 0 * NaN is NaN: remove it before the products.
         written = paged.in_use(jnp.arange(rows.shape[1]))
         return scaled(jnp.where(written[..., None, None], rows, 0), pool_scale, q.dtype)
 

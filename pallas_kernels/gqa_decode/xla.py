@@ -1,4 +1,4 @@
-"""Paged grouped-query attention in XLA: the query heads of a group are rows of one product."""
+"""CPU implementation of `gqa_decode`: the query heads of a group are rows of one product."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,7 +16,7 @@ def gqa_decode(
     *,
     then: QuantFormat | None = None,
 ) -> Float[Array, "batch q_len width"]:
-    """See `pallas_kernels.gqa_decode.api.gqa_decode`."""
+    """CPU implementation of `pallas_kernels.gqa_decode.api.gqa_decode`."""
     mean, _ = mean_and_mass(q, paged, scale)
     return mean.astype(q.dtype).reshape(*q.shape[:2], -1)
 
@@ -24,7 +24,7 @@ def gqa_decode(
 def mean_and_mass(
     q: Float[Array, "batch q_len heads head_dim"], paged: PagedKV, scale: float
 ) -> tuple[Float[Array, "batch q_len heads head_dim"], Float[Array, "batch q_len heads"]]:
-    """See `pallas_kernels.paged.softmax.attend`."""
+    """Return what `pallas_kernels.paged.softmax.attend` does: float32 means and log2 masses."""
     batch, q_len, heads, head_dim = q.shape
     groups, ancestors = paged.pools[0].shape[2], paged.ancestors
     shared = heads // groups

@@ -1,8 +1,8 @@
-"""Attention to the context of one KV head that several devices hold parts of.
+"""Attention to the context of one KV head that is split over several devices.
 
-Every device attends the query heads of all of them to its own part (`gqa_share`), sends each head's
-share to the device that the head belongs to, and joins what it gets (`join_shares`): a few sums,
-which XLA makes one loop of.
+Every device attends the query heads of all of them to its own part of the context (`gqa_share`),
+sends each head's partial attention to the head's device, and joins those it receives
+(`join_shares`): a few sums, which XLA fuses into one loop.
 """
 
 import jax.numpy as jnp
@@ -23,11 +23,11 @@ def gqa_share(
 ) -> Float[Array, "groups batch q_len heads share"]:
     """Attend the queries of `groups` devices to this device's part of each context.
 
-    paged: its pools of keys and values, rows [1, head_dim], its page table, and as positions the
-    last of its own slots that a query sees, -1 where it sees none of them. There are no trees here.
-    scale multiplies the scores.
-    A row of the result is that of `pallas_kernels.attend_share`, with a mean of values.
-    Raises ValueError on shapes that do not fit and on an implementation that cannot run.
+    paged: pools of keys and values with rows [1, head_dim], and the page table. A position is the
+    last of this device's slots that the query sees, -1 if it sees none. Trees are not supported.
+    Scores are multiplied by `scale`.
+    Returns rows as those of `pallas_kernels.attend_share`, with a mean of values. Raises ValueError
+    on shapes that do not fit and on an implementation that cannot run.
     """
     k_pool, v_pool = paged.pools
     if k_pool.shape != v_pool.shape or k_pool.shape[2:] != (1, q.shape[-1]):

@@ -1,4 +1,4 @@
-"""MiniMax's KV heads on two devices each: all six query heads of one meet half of its context."""
+"""Cases of `gqa_share`: MiniMax's KV heads, with six query heads each, split over two devices."""
 
 from functools import partial
 from typing import Any
@@ -21,12 +21,10 @@ PARTS = [
 
 
 def cases() -> list[Case]:
-    """Plain decoding and verifying, bfloat16 and float8 pools."""
     return [make_case(AT_TP16, paged) for paged in PARTS]
 
 
 def make_case(shape: GroupedAttention, paged: PagedCase, groups: int = GROUPS) -> Case:
-    """The query heads of so many devices at one device's part."""
     rows, slots = groups * paged.batch * paged.q_len * shape.heads, paged.batch * paged.context
     kept = 2 * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(

@@ -1,4 +1,4 @@
-"""Shares of grouped-query attention on a GPU: the kernel of `gqa_decode` for all groups' rows."""
+"""GPU kernel of `gqa_share`: the kernel of `gqa_decode` on the rows of all devices."""
 
 import math
 from functools import partial
@@ -17,7 +17,7 @@ from pallas_kernels.paged.split_kv import attend_in_parts
 def gqa_share(
     q: Float[Array, "groups batch q_len heads head_dim"], paged: PagedKV, scale: float
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.gqa_share.api.gqa_share`."""
+    """Implement `pallas_kernels.gqa_share.api.gqa_share` as a GPU kernel."""
     groups, batch, q_len, heads, head_dim = q.shape
     rows, by_group = groups * q_len * heads, (groups, batch, q_len * heads)
     tiles = choose_tiles(rows, 1, head_dim, q.dtype, paged.pools[0].dtype)

@@ -1,4 +1,4 @@
-"""Shares of grouped-query attention, written plainly: the contract."""
+"""Reference implementation of `gqa_share` in plain JAX."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -13,7 +13,7 @@ from pallas_kernels.paged.softmax import softmax_and_mass
 def gqa_share(
     q: Float[Array, "groups batch q_len heads head_dim"], paged: PagedKV, scale: float
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.gqa_share.api.gqa_share`."""
+    """Reference implementation of `pallas_kernels.gqa_share.api.gqa_share`."""
     scores, values = scores_and_values(in_one(q), paged, scale)
     weights, mass = softmax_and_mass(scores[:, :, 0])
     mean = jnp.einsum("bqhs,bsd->bqhd", weights.astype(values.dtype), values[:, :, 0])

@@ -1,4 +1,4 @@
-"""Shares of grouped-query attention in XLA: one copy of a chunk serves all groups."""
+"""CPU implementation of `gqa_share`: one copy of a chunk serves all groups."""
 
 from jaxtyping import Array, Float
 
@@ -11,5 +11,5 @@ from pallas_kernels.paged.kv import PagedKV
 def gqa_share(
     q: Float[Array, "groups batch q_len heads head_dim"], paged: PagedKV, scale: float
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.gqa_share.api.gqa_share`."""
+    """CPU implementation of `pallas_kernels.gqa_share.api.gqa_share`."""
     return apart(pack(*mean_and_mass(in_one(q), paged, scale), q.dtype), len(q))

@@ -26,15 +26,17 @@ def grouped_mlp(
     rows: Operand | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """Each token's weighted sum of its chosen experts, down(silu(gate x) * up x).
+    """Return each token's weighted sum of its chosen experts, down(silu(gate x) * up x).
 
-    expert_ids [tokens, top_k], weights float32. An id outside [0, experts) is an expert of another
-    device's and adds nothing. A row's sum runs in the order of
-    its choices, so at a fixed number of tokens a row's bits never depend on the other rows.
-    shared: an expert that every token takes too, with weight 1.
-    tiles, rows: the kernels' map of these ids, and x as they multiply it, as
-    `pallas_kernels.route` makes them in passing.
-    Quantised stacks multiply as `pallas_kernels.matmul` says, down's input included.
+    expert_weights are float32. An id outside [0, experts) belongs to another device and adds
+    nothing. A row's sum runs in the order of its choices, so at a fixed number of tokens its bits
+    never depend on the other rows. Quantised stacks multiply as `pallas_kernels.matmul` does,
+    including down's input.
+
+    Args:
+        shared: An expert that every token takes too, with weight 1.
+        tiles, rows: Tile map of the ids and operand of x, if `pallas_kernels.route` made them.
+
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     experts, hidden, inter = gate.shape

@@ -1,4 +1,4 @@
-"""The rows of a call, and what routed experts and a shared one have beside each other."""
+"""Row counts of a call of the experts' kernels, with routed and shared experts."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,9 +8,8 @@ from jax.experimental import pallas as pl
 
 @dataclass(frozen=True)
 class ExpertBatch:
-    """The rows of a call. Pairs are token * top_k + choice, top_k 0 where nothing is routed; with a
-    shared expert, which every token chose, its results follow those of the pairs and its tiles come
-    before theirs."""
+    """Row counts of a call. top_k is 0 if nothing is routed. Pairs are numbered token * top_k +
+    choice. Results of a shared expert follow those of the pairs; its tiles come first."""
 
     tokens: int
     top_k: int
@@ -19,22 +18,22 @@ class ExpertBatch:
 
     @property
     def pairs(self) -> int:
-        """How many (token, choice) there are."""
+        """Number of (token, choice) pairs."""
         return self.tokens * self.top_k
 
     @property
     def shared_tiles(self) -> int:
-        """Tiles of the shared expert."""
+        """Number of tiles of the shared expert."""
         return pl.cdiv(self.tokens, self.rows) if self.shared else 0
 
     @property
     def results(self) -> int:
-        """Rows of what a launch writes."""
+        """Number of rows that a launch writes."""
         return self.pairs + (self.tokens if self.shared else 0)
 
 
 class RoutedAndShared(NamedTuple):
-    """What the routed experts have, Operands or formats, and the shared one in its place."""
+    """A value (an Operand or a format) of the routed experts, and that of the shared expert."""
 
     routed: Any
     shared: Any

@@ -1,4 +1,4 @@
-"""The routed experts of decode, verify and prefill steps at the published shapes."""
+"""Cases of `grouped_mlp`: decode, verify and prefill steps at the published shapes."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,14 +26,14 @@ KIMI = [
 ]
 MINIMAX = [None, QuantFormat("fp8_block", "fp8_group")]
 REQUANTISED = 8e-2
-"""The error that a case may have whose rows are rounded between its products: in bfloat16 the
-contract itself lies 0.03 (float8) and 0.05 (MXFP4) beside itself in float32."""
+"""Tolerance for formats that quantise rows between the two products. The reference itself differs
+in bfloat16 from float32 by 0.03 (float8) and 0.05 (MXFP4)."""
 LARGEST = 20 * 2**30
-"""Bytes of a layer's experts that a benchmark's GPU has room for, with those of the reference."""
+"""Largest size in bytes of a layer's experts, for which a GPU also has room for the reference."""
 
 
 def cases() -> list[Case]:
-    """Each model's formats, as far as the experts of a layer fit into a GPU."""
+    """Return cases of each model's formats whose layer of experts fits into a GPU."""
     routed = [
         make_case(stack, format, tokens)
         for stack in EXPERTS
@@ -46,14 +46,14 @@ def cases() -> list[Case]:
         for stack in EXPERTS
         if stack.name in ("kimi.experts@tp4", "kimi.experts@tp8")
         for tokens in DECODE_ROWS
-        # So many rows are as large as a weight, of which there must be no copies.
+        # With this many rows, a row array is as large as a weight, and the check for copied weights
+        # would report it.
         if tokens != stack.inter
     ]
     return routed + published
 
 
 def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    """So many tokens through a stack of experts."""
     weights = 3 * stack.hidden * stack.inter
     hit = stack.experts * (1 - (1 - stack.top_k / stack.experts) ** tokens)
     return Case(
@@ -75,7 +75,7 @@ def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Ca
 
 
 def with_shared(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    """The same with a shared expert in bfloat16, which Kimi-K2.5 in INT4 has."""
+    """Add a bfloat16 shared expert to a case, as Kimi-K2.5 in INT4 has."""
     routed = make_case(stack, format, tokens)
     own = make_case(ExpertStack("shared", 1, 1, stack.hidden, stack.inter), None, tokens)
 
@@ -104,13 +104,12 @@ def _run_both(
 
 
 def _most_tiles(stack: ExpertStack, tokens: int) -> int:
-    """Tiles of rows that are launched."""
     rows = row_tile(tokens, stack.top_k, stack.experts)
     return most_tiles(tokens * stack.top_k, stack.experts, rows)
 
 
 def _tiles_in_use(stack: ExpertStack, tokens: int) -> float:
-    """Tiles that have rows: an expert's number of them is binomial."""
+    """Return the expected number of non-empty tiles: an expert's number of tokens is binomial."""
     rows, chosen = row_tile(tokens, stack.top_k, stack.experts), stack.top_k / stack.experts
     return stack.experts * sum(
         -(-count // rows) * comb(tokens, count) * chosen**count * (1 - chosen) ** (tokens - count)
@@ -125,7 +124,7 @@ def _name(format: QuantFormat | None) -> str:
 
 
 def _bytes(format: QuantFormat | None) -> float:
-    """Of a weight, with the scales of groups; those of rows and blocks are lost in the rounding."""
+    """Return bytes per weight, including group scales; scales of rows and blocks are negligible."""
     if format is None:
         return 2.0
     per_group = {"int4_group": 2 / GROUP, "mxfp4": 1 / GROUP}
@@ -135,7 +134,7 @@ def _bytes(format: QuantFormat | None) -> float:
 def _example(
     stack: ExpertStack, format: QuantFormat | None, tokens: int, seed: int
 ) -> tuple[Any, ...]:
-    """Uniform routing: every token's experts are distinct and equally likely."""
+    """Draw uniform routing: every token's experts are distinct and equally likely."""
     keys = jax.random.split(jax.random.key(seed), 6)
     wide, narrow = (stack.hidden, stack.inter), (stack.inter, stack.hidden)
     scores = jax.random.uniform(keys[4], (tokens, stack.experts))

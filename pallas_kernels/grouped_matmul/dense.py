@@ -1,4 +1,4 @@
-"""Dense products in formats of four bits: an expert that every token chose, alone."""
+"""Dense products with four-bit weights, run as a shared expert that every token takes."""
 
 from typing import TypeGuard
 
@@ -15,19 +15,19 @@ from pallas_kernels.quantized import QuantizedArray
 
 
 def is_four_bit(kernel: Array | QuantizedArray) -> TypeGuard[QuantizedArray]:
-    """Whether the experts' kernels are those that can multiply it."""
+    """Return whether a kernel has four bits, so that the experts' kernels multiply it."""
     return isinstance(kernel, QuantizedArray) and kernel.format.values_per_byte == 2
 
 
 def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:
-    """Why one or two kernels cannot be multiplied here."""
+    """Return why one or two kernels cannot be multiplied here, or None if they can."""
     return refusal(x, kernels[0], kernels[-1], kernels[0])
 
 
 def dense_matmul(
     x: Float[Array, "*rows inputs"], *kernels: QuantizedArray
 ) -> Float[Array, "*rows outputs"]:
-    """x @ kernel, as `pallas_kernels.quantized.matmul` gives it; of two kernels, gate and up,
+    """Compute x @ kernel as `pallas_kernels.quantized.matmul` does, or, for gate and up kernels,
     silu(x @ gate) * (x @ up)."""
     flat = x.reshape(-1, x.shape[-1])
     nothing = jnp.zeros(1, jnp.int32)

@@ -1,4 +1,4 @@
-"""One launch over the tiles of the experts: gate and up with SwiGLU, or down."""
+"""Launch over the tiles of the experts: gate and up with SwiGLU, or down."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,11 +36,13 @@ def multiply(
     *,
     then: RoutedAndShared | None = None,
 ) -> RoutedAndShared:
-    """[results, outputs]: silu(gate x) * up x of two stacks from x of the tokens, in the map's
-    order; of one stack, its product with such rows, in the order of the pairs.
+    """Multiply rows with two stacks, silu(gate x) * up x, or with one stack.
 
-    x: `activations` of the rows. The results are rounded to dtype; then: the formats of what
-    multiplies them next, for which they come out as that takes them.
+    With two stacks, x holds the tokens and the results [results, outputs] are in the order of the
+    tile map. With one stack, x holds such results and the output is in the order of the pairs.
+
+    x: rows as `activations` returns them. Results are rounded to dtype. then: formats of the
+    kernels that multiply the results next; results are quantised for them.
     """
     (_, inputs, outputs), format = stacks[0].shape, format_of(stacks[0])
     formats = RoutedAndShared(format, format_of(shared[0]) if shared else format)
@@ -84,7 +86,7 @@ def _tiles(
     shared: Sequence[Matrix],
     formats: RoutedAndShared,
 ) -> ExpertTiles:
-    """Those of both; steps end where the shared expert's inputs do."""
+    """Choose tiles for routed and shared experts. Steps end where the shared expert's inputs do."""
     experts, inputs, outputs = stack.shape
     hit = min(batch.pairs, experts) + batch.shared_tiles
     wide = any(rows.values.dtype == jnp.float32 for rows in x)
@@ -95,7 +97,7 @@ def _tiles(
 
 
 def _specs(batch: ExpertBatch, arrays: Any) -> Any:
-    """Every program sees all arrays whole, and of the map its own tile and the pairs."""
+    """Return the specs: each program sees all arrays whole, and its own tile of the tile map."""
     one_tile = pl.BlockSpec((None,), lambda _, tile: (jnp.maximum(tile - batch.shared_tiles, 0),))
     used = pl.BlockSpec((None,), lambda *_: (0,))
     order, *others = jax.tree.map(whole, arrays)
@@ -107,7 +109,7 @@ def _as_input(result: Operand, format: QuantFormat | None) -> Operand:
 
 
 def _as_operand(stack: Matrix, rows: Operand) -> Operand:
-    """Four-bit weights that are unpacked, with their scales, are read as words."""
+    """Return weights as an operand. Four-bit weights that the kernel unpacks become words."""
     weights = as_weight(stack)
     format = format_of(stack)
     if format is None or rows.values.dtype == jnp.uint8 or format.weights not in WORDS:
@@ -116,5 +118,5 @@ def _as_operand(stack: Matrix, rows: Operand) -> Operand:
 
 
 def format_of(matrix: Matrix) -> QuantFormat | None:
-    """None for plain weights."""
+    """Return the quantisation format of a matrix, None for plain weights."""
     return matrix.format if isinstance(matrix, QuantizedArray) else None

@@ -1,8 +1,8 @@
-"""The experts in two launches: gate and up of a tile in one program, then down, and one sum.
+"""GPU kernels of `grouped_mlp`: gate and up in one launch, down in another, then one sum.
 
-A program reads from the tile map which expert it runs on which pairs, so only experts that were
-chosen are read; programs past the tiles in use end at once. Each pair's result has its own row, and
-a token adds up its pairs in the order of its choices: no result depends on the order of programs.
+A program reads from the tile map which expert it runs on which pairs, so only chosen experts are
+read. Programs past the tiles in use exit at once. Each pair has a result row of its own, and a
+token adds up its pairs in the order of its choices: no result depends on the order of programs.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def grouped_mlp(
     tiles: TileMap | None = None,
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    """Implement `pallas_kernels.grouped_matmul.api.grouped_mlp` as a GPU kernel."""
     if shared is not None and (not can_join(shared, stacks) or refusal(x, *shared)):
         routed = grouped_mlp(x, stacks, expert_ids, expert_weights, tiles=tiles, rows=rows)
         return routed + swiglu(x, shared)
@@ -50,7 +50,7 @@ def grouped_mlp(
     of_pairs = outs[: batch.pairs].reshape(tokens, top_k, -1)
     total = jnp.zeros(x.shape, jnp.float32)
     for choice in range(top_k):
-        # A pair that no expert here has was never written.
+        # Pairs of other devices' experts were never written.
         held = (expert_ids[:, choice, None] >= 0) & (expert_ids[:, choice, None] < experts)
         total += jnp.where(held, expert_weights[:, choice, None] * of_pairs[:, choice], 0)
     routed = total.astype(x.dtype)
@@ -58,7 +58,7 @@ def grouped_mlp(
 
 
 def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
-    """Why the kernels cannot run on these."""
+    """Return why the kernels cannot run on these operands, or None if they can."""
     if x.dtype not in (jnp.bfloat16, jnp.float32):
         return f"expected x in bfloat16 or float32, got {x.dtype}"
     if format_of(gate) != format_of(up):
@@ -77,7 +77,7 @@ def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
 
 
 def _values_dtype(stack: Matrix, x: Array) -> Any:
-    """What the kernels multiply x with: float8 of the GPU's own kind if x becomes float8."""
+    """Return the dtype of the stored weights: the GPU's own float8 if x is quantised to float8."""
     format = format_of(stack)
     if format is None:
         return x.dtype

@@ -1,7 +1,7 @@
-"""Products of a tile's rows with a part of one expert's matrices, for every format of weights.
+"""Products of a tile's rows with columns of one expert's matrices, for every weight format.
 
-Weights stay as they are stored until they are in registers. Scales of whole rows and columns are
-multiplied to the sum at the end, those of blocks to each step's part of it.
+Weights stay in their stored form until they are in registers. Scales of whole rows and columns are
+applied to the final sum, those of blocks to each step's sum.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from pallas_kernels.triton import dot, dot_mxfp4, load
 
 
 class Part(NamedTuple):
-    """Of a stack of [inputs, outputs] matrices: these columns of one expert."""
+    """Columns of one expert in a stack of [inputs, outputs] matrices."""
 
     expert: Array
     columns: Array
@@ -33,14 +33,14 @@ class Part(NamedTuple):
 def products(
     x: Operand, rows: Array, stacks: Sequence[Operand], part: Part, depth: int
 ) -> list[Array]:
-    """float32 [rows, columns] for each stack, `depth` inputs a step, of plain ones 128 at most.
+    """Return float32 [rows, columns] for each stack, in steps of `depth` inputs.
 
-    x: rows [rows, in] with scales [rows], [rows, in / 128] or, packed MXFP4, [rows, in / 32].
-    Stacks are as in `pallas_kernels.quantized`, plain ones [experts, in, out]. x is read once; rows
-    that need a scale each and have none are read twice, and quantised. Rows must exist; columns
-    past the last one repeat it.
+    Steps of plain weights have at most 128 inputs. x: values [rows, in] with scales [rows], [rows,
+    in / 128] or, for packed MXFP4, [rows, in / 32]. Stacks are as in `pallas_kernels.quantized`,
+    plain ones [experts, in, out]. x is read once; rows that need a scale and have none are read
+    twice and quantised here. Row indices must exist; columns past the last one repeat it.
     """
-    # Plain weights of so many columns fill the registers sooner.
+    # More columns of plain weights would fill the registers.
     depth = depth if part.format is not None else min(depth, BLOCK)
     steps = -(-part.inputs // depth)
     read = partial(_rows_of, x.values, rows, depth=depth)
@@ -70,7 +70,7 @@ def products(
 def _add(
     total: Array, block: Array, x: Operand, rows: Array, stack: Operand, part: Part, index: Array
 ) -> Array:
-    """The sum after the step of this index."""
+    """Add the product of one step to the sum."""
     if part.format is None:
         return total + dot(block, _plain(stack.values, part, index, block.shape[1]))
     packed = block.dtype == jnp.uint8
@@ -85,7 +85,7 @@ def _add(
         return dot_mxfp4(block, own, values, scale, total)
     if part.format.weights == "fp8_block":
         added = dot(block, values.astype(block.dtype), trans_b=True)
-        # `//` rounds down by a selection, through which the compiler sees no multiples.
+        # `//` rounds down with a select, through which the compiler does not see multiples.
         column = jax.lax.div(clamp(part.columns, part.outputs), BLOCK)
         run = jax.lax.div(index * depth, BLOCK)
         added *= load(stack.scale.at[part.expert, column, jnp.full(column.shape, run)])[None, :]
@@ -99,7 +99,7 @@ def _add(
 def _widened(
     values: Array, stack: Operand, part: Part, index: Array, depth: int, dtype: Any
 ) -> Array:
-    """[columns, depth] in this dtype, with the scales that belong to groups of inputs."""
+    """Convert weights to [columns, depth] in `dtype`, applying the scales of input groups."""
     assert part.format is not None
     if part.format.weights == "fp8_channel":
         return values.astype(dtype)
@@ -111,7 +111,7 @@ def _widened(
 
 
 def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Array:
-    """Times the scales of whole rows and columns."""
+    """Multiply by the scales of whole rows and columns."""
     total = total.astype(jnp.float32)
     if scale is not None:
         total *= scale[:, None]
@@ -124,7 +124,7 @@ def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Ar
 
 
 def _rows_of(values: Any, rows: Array, index: Array, depth: int) -> Array:
-    """A step's inputs of each row, zeros past the last one."""
+    """Load one step's inputs of each row, zeros past the last one."""
     width = depth // (2 if values.dtype == jnp.uint8 else 1)
     place = _places(index, width)
     if values.shape[1] % width == 0:
@@ -134,19 +134,19 @@ def _rows_of(values: Any, rows: Array, index: Array, depth: int) -> Array:
 
 
 def _plain(values: Any, part: Part, index: Array, depth: int) -> Array:
-    """[depth, columns] of a plain stack."""
+    """Load [depth, columns] of a plain stack."""
     k = clamp(_places(index, depth), part.inputs)
     columns = clamp(part.columns, part.outputs)
     return load(values.at[part.expert, k[:, None], columns[None, :]])
 
 
 def _stored(ref: Any, part: Part, index: Array, width: int) -> Array:
-    """[columns, width] of an array that keeps a step's inputs in `width` numbers a row."""
+    """Load [columns, width] of an array that stores a step's inputs as `width` numbers a row."""
     columns = clamp(part.columns, part.outputs)
     place = clamp(_places(index, width), ref.shape[2])
     return load(ref.at[part.expert, columns[:, None], place[None, :]])
 
 
 def _places(index: Array, width: int) -> Array:
-    """Those of a step that takes `width` of them; a division would hide their alignment."""
+    """Return the indices of a step of `width` numbers. A division would hide their alignment."""
     return index * width + jnp.arange(width)

@@ -1,4 +1,4 @@
-"""One program of the experts' kernels: a tile of rows of one expert times a strip of columns."""
+"""One program of the experts' kernels: a tile of one expert's rows times a strip of columns."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from pallas_kernels.triton import load, store
 
 @dataclass(frozen=True)
 class Tile:
-    """What the programs of a launch have in common; sizes: inputs and outputs."""
+    """Static parameters of a launch; `sizes` are (inputs, outputs)."""
 
     batch: ExpertBatch
     tiles: ExpertTiles
@@ -31,10 +31,10 @@ class Tile:
 
 
 class TileRows(NamedTuple):
-    """A tile's rows; those that are not inside repeat one that is.
+    """Rows of a tile; rows that are not inside repeat one that is.
 
-    place: in the order of the map; pair: token * top_k + choice. Those of the shared expert follow
-    behind all others.
+    place: index in the tile map's order. pair: token * top_k + choice. Rows of the shared expert
+    come after all others.
     """
 
     token: Array
@@ -44,15 +44,15 @@ class TileRows(NamedTuple):
 
 
 def run_program(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile: Tile) -> None:
-    """One tile of pairs of one expert times a strip of its columns.
+    """Kernel body: a tile of one expert's pairs times a strip of its columns.
 
     Grid: strips of columns x (tiles of the shared expert + most tiles there can be). Blocks: of the
     map one tile's numbers, everything else whole; a program multiplies [rows, depth] with [columns,
-    depth] of each stack and sums float32 [rows, columns]. Limit: reading the weights of the experts
-    that were chosen, each once; registers, 150, where they are unpacked. Units: rows are counted as
-    tokens, places in the map or pairs, token * top_k + choice; scales as the formats say.
+    depth] of each stack and sums float32 [rows, columns]. Limit: reading the weights of the chosen
+    experts, each once; registers, 150, where they are unpacked. Units: rows are counted as tokens,
+    places in the map or pairs, token * top_k + choice; scales as the formats say.
     """
-    # Interpreted, a program's indices are not known inside of `pl.when`.
+    # In interpreted mode, program ids are not available inside `pl.when`.
     strip, index = pl.program_id(0), pl.program_id(1)
     batch, columns = tile.batch, strip * tile.tiles.columns + jnp.arange(tile.tiles.columns)
     routed = index - batch.shared_tiles
@@ -66,7 +66,7 @@ def run_program(order: Any, x: Any, stacks: Any, shared: Any, out: Any, *, tile:
             _run_tile(x.routed, stacks, out, tile, part, _routed_rows(order, batch), strip)
 
     if batch.shared:
-        # A shared expert that devices cut alone has less columns than the routed ones.
+        # A shared expert split over devices on its own has fewer columns than the routed ones.
         @pl.when((routed < 0) & (strip * tile.tiles.columns < tile.sizes.shared[1]))
         def _() -> None:
             inputs, outputs = tile.sizes.shared
@@ -105,9 +105,10 @@ def _shared_rows(index: Array, batch: ExpertBatch) -> TileRows:
 
 
 def _store(out: Any, rows: Array, inside: Array, strip: Array, value: Array) -> None:
-    """A strip of columns; those of several arrays are as many, and of different widths."""
+    """Store a strip of columns. Arrays have equally many strips, of different widths."""
     columns = strip * value.shape[1] + jnp.arange(value.shape[1])
     mask = inside[:, None] & (columns < out.shape[1])[None, :]
-    # Interpreted, a masked store writes what was there: not to a row that this tile writes.
+    # In interpreted mode, a masked store rewrites the old value: keep it off rows that this tile
+    # writes.
     apart = jnp.where(inside, rows, out.shape[0])
     store(out.at[apart[:, None], columns[None, :]], value.astype(out.dtype), mask=mask)

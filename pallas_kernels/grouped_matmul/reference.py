@@ -1,4 +1,4 @@
-"""A mixture of gated experts, written plainly: the contract every implementation meets."""
+"""Reference implementation of `grouped_mlp` in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def grouped_mlp(
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
-    """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    """Reference implementation of `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     gate, up, down = stacks
     total = jnp.zeros(x.shape, jnp.float32)
     for ids, weight in zip(expert_ids.T, expert_weights.T, strict=True):
@@ -30,7 +30,7 @@ def _row_times_own(
     x: Float[Array, "tokens inputs"],
     kernels: Float[Array, "tokens inputs outputs"] | QuantizedArray,
 ) -> Float[Array, "tokens outputs"]:
-    """Each row with the kernel chosen for it."""
+    """Multiply each row by the kernel chosen for it."""
     if isinstance(kernels, QuantizedArray):
         return jax.vmap(lambda row, kernel: matmul(row[None], kernel)[0])(x, kernels)
     return jnp.einsum("ti,tio->to", x, kernels)

@@ -1,7 +1,7 @@
-"""Which rows of which expert a program of the kernels multiplies.
+"""Assignment of (token, choice) pairs to the row tiles of the experts' kernels.
 
-A pair is one (token, choice). Pairs are sorted by expert and each expert's run is cut into tiles of
-a fixed number of rows, the last of them partly empty. Experts that nobody chose have no tile.
+Pairs are sorted by expert, and each expert's run is cut into tiles of a fixed number of rows, the
+last of them partly empty. Experts that no token chose have no tile.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +12,13 @@ from jaxtyping import Array, Int
 
 
 class TileMap(NamedTuple):
-    """int32 arrays, or a kernel's refs of them.
+    """Tile map as int32 arrays, or a kernel's refs of them.
 
-    used [1]: how many tiles there are; what the others say past that is never read.
-    expert, first, rows [tiles]: a tile's expert, its first place in `order`, its number of pairs.
-    order [tokens * top_k]: the pairs, token * top_k + choice, by expert and then by token.
+    Attributes:
+        used: [1], the number of tiles in use. Entries of later tiles are never read.
+        expert, first, rows: [tiles], a tile's expert, its first index in `order`, its number of
+            pairs.
+        order: [tokens * top_k], the pairs, token * top_k + choice, by expert and then by token.
     """
 
     used: Any
@@ -27,22 +29,22 @@ class TileMap(NamedTuple):
 
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
-    """As many tiles as there can be: at most one an expert is not full."""
+    """Return an upper bound on the number of tiles: at most one tile per expert is not full."""
     return min(pairs, pairs // rows + experts)
 
 
 def map_shapes(pairs: int, experts: int, rows: int) -> TileMap:
-    """What a map of these pairs looks like."""
+    """Return the shapes of a tile map of `pairs` pairs."""
     tiles = most_tiles(pairs, experts, rows)
     sizes = (1, tiles, tiles, tiles, pairs)
     return TileMap(*(jax.ShapeDtypeStruct((size,), jnp.int32) for size in sizes))
 
 
 def tile_map(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> TileMap:
-    """The map for tiles of this many rows, by XLA: the contract of the kernel of `route`.
+    """Compute the tile map with XLA; the reference implementation for the kernel of `route`.
 
-    Pairs of ids outside [0, experts) lie in no tile. They come last in `order`, where nobody reads
-    them and a kernel need not write them.
+    Pairs with ids outside [0, experts) lie in no tile. They come last in `order`, where they are
+    not read and a kernel need not write them.
     """
     chosen, expert = expert_ids.reshape(-1), jnp.arange(experts)
     chosen = jnp.where((chosen >= 0) & (chosen < experts), chosen, experts)

@@ -1,8 +1,8 @@
-"""Four-bit values of a tile of weights, from words to numbers, in registers.
+"""Conversion of four-bit weights from packed words to numbers, in registers.
 
-A word is eight values, the first in its lowest bits. Values become neighbours by joins: all eight
-stay with the thread that loaded their word. Numbers are made of their bits, because a GPU converts
-and rounds slowly where it has no instruction for bfloat16; every one is exact or rounded once.
+A word holds eight values, the first in its lowest bits. Joins make values adjacent, so that all
+eight stay with the thread that loaded their word. Numbers are built from bits, because a GPU
+without a bfloat16 instruction converts and rounds slowly. Each is exact or rounded once.
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ WORDS = ("int4_channel", "int4_group", "mxfp4")
 """Formats that are unpacked from words."""
 VALUES_PER_WORD = 8
 MOST_INPUTS = 2**17
-"""Of a row of int4_channel: 16 times a value, times an int8, so often added is an int32."""
+"""Most inputs of an int4_channel row: sums of 16 * value * int8 must fit an int32."""
 _HALF = 0x3F000000
-"""The bits of 0.5, the smallest magnitude of e2m1."""
+"""Bits of 0.5, the smallest magnitude of e2m1."""
 _SPLIT = 65536.0
-"""float32 has 16 bits more than bfloat16."""
+"""2^16: float32 has 16 bits more than bfloat16."""
 
 
 def as_words(pairs: UInt8[Array, "*rows bytes"]) -> UInt32[Array, "*rows words"]:
-    """Of the bytes of a format in `WORDS`, four a word."""
+    """View the bytes of a format in `WORDS` as words of four bytes."""
     return jax.lax.bitcast_convert_type(pairs.reshape(*pairs.shape[:-1], -1, 4), jnp.uint32)
 
 
 def int4_times_16(words: UInt32[Array, "rows words"]) -> Int[Array, "rows values"]:
-    """int8: two's complement nibbles in the upper half of a byte, 16 times their value."""
+    """Unpack two's complement nibbles to int8 in the upper half of a byte: 16 times their value."""
     upper = jnp.uint32(0xF0F0F0F0)
     in_bytes = (words << 4) & upper, words & upper
     each = [in_bytes[k % 2] >> (8 * (k // 2)) for k in range(VALUES_PER_WORD)]
@@ -41,14 +41,14 @@ def int4_times_16(words: UInt32[Array, "rows words"]) -> Int[Array, "rows values
 def int4_group(
     words: UInt32[Array, "rows words"], scale: Float[Array, "rows groups"]
 ) -> Float[Array, "rows values"]:
-    """Two's complement nibbles times their group's scale, positive and from 2^-122 to 2^108,
-    rounded to the scale's dtype."""
+    """Unpack two's complement nibbles times their group's scale, rounded to the scale's dtype.
+    Scales are positive, from 2^-122 to 2^108."""
     values = int4_times_16(words).astype(jnp.float32)
     wide = scale.astype(jnp.float32) / 16
     if scale.dtype != jnp.bfloat16 or gpu.current().rounds_to_bfloat16:
         return (values * per_value(wide)).astype(scale.dtype)
-    # The product has 11 bits at most. Added to 2^16 of it, float32 rounds it where bfloat16 would;
-    # a compiler may fuse products into these sums, which changes nothing.
+    # The product has at most 11 bits. Adding 2^16 times the product makes float32 round it where
+    # bfloat16 would. A compiler may fuse products into these sums without changing the result.
     product, large = values * per_value(wide), values * per_value(wide * _SPLIT)
     return _upper_half((product + large) - large)
 
@@ -56,19 +56,19 @@ def int4_group(
 def mxfp4(
     words: UInt32[Array, "rows words"], scale: UInt8[Array, "rows groups"]
 ) -> BFloat16[Array, "rows values"]:
-    """e2m1 nibbles times 2^(byte - 127), exact; what is subnormal may become 0."""
-    # float16 has the sign, exponent and mantissa of e2m1 in a row, and means 2^-14 of it.
+    """Unpack e2m1 nibbles times 2^(byte - 127), exactly. Subnormal results may become 0."""
+    # float16 has e2m1's sign, exponent and mantissa bits in sequence, and means 2^-14 of its value.
     pairs = [_two_float16(words, index) for index in range(VALUES_PER_WORD // 2)]
     bits = _joined([p.astype(jnp.uint16) for p in (*pairs, *(pair >> 16 for pair in pairs))])
     values = jax.lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
-    # The power may be too large or too small for a float32, its halves are not.
+    # The power may overflow or underflow float32; its two halves do not.
     byte = scale.astype(jnp.uint32)
     half = byte >> 1
     return _upper_half(values * per_value(_power(half, 70)) * per_value(_power(byte - half, 71)))
 
 
 def _two_float16(words: Array, index: int) -> Array:
-    """The nibbles of this index and of four more, as two float16 in a word."""
+    """Extract nibbles `index` and `index + 4` as two float16 in a word."""
     sign, rest = words << (12 - 4 * index), _shifted(words, 9 - 4 * index)
     return (sign & jnp.uint32(0x80008000)) | (rest & 0x0E000E00)
 
@@ -78,38 +78,38 @@ def _shifted(words: Array, left: int) -> Array:
 
 
 def _power(exponent: Array, bias: int) -> Array:
-    """float32 2^(exponent + bias - 127)."""
+    """Return float32 2^(exponent + bias - 127)."""
     return jax.lax.bitcast_convert_type((exponent + bias) << 23, jnp.float32)
 
 
 def _upper_half(number: Array) -> Array:
-    """bfloat16 of a float32 that is one."""
+    """Convert float32 that is exactly a bfloat16 to bfloat16."""
     bits = jax.lax.bitcast_convert_type(number, jnp.uint32) >> 16
     return jax.lax.bitcast_convert_type(bits.astype(jnp.uint16), jnp.bfloat16)
 
 
 def e2m1_values(nibble: UInt32[Array, "rows values"]) -> Float[Array, "rows values"]:
-    """float32: exponent and mantissa moved to their places there."""
+    """Convert e2m1 nibbles to float32 by moving exponent and mantissa to their places."""
     code = nibble & 7
-    # 0 and 0.5 have no leading one; the others count up from 1.0 by halves of an octave.
+    # Codes of 0 and 0.5 have no leading one; the others count up from 1.0 by halves of an octave.
     magnitude = jnp.where(code < 2, code * _HALF, (code << 22) + _HALF)
     return jax.lax.bitcast_convert_type(magnitude | (nibble & 8) << 28, jnp.float32)
 
 
 def e8m0(exponent: UInt8[Array, "rows groups"]) -> Float[Array, "rows groups"]:
-    """float32 2^(byte - 127); byte 0 gives 0, which is 2^-127 away."""
+    """Return float32 2^(byte - 127). Byte 0 gives 0, which differs from 2^-127 by that much."""
     return jax.lax.bitcast_convert_type(exponent.astype(jnp.uint32) << 23, jnp.float32)
 
 
 def per_value(scale: Num[Array, "rows groups"]) -> Num[Array, "rows values"]:
-    """A group's scale for each of its values."""
+    """Repeat each group's scale for all values of the group."""
     rows, groups = scale.shape
     wide = jnp.broadcast_to(scale[:, :, None], (rows, groups, GROUP))
     return wide.reshape(rows, groups * GROUP)
 
 
 def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows values"]:
-    """The first of each part, then the second of each; so many parts are a power of two."""
+    """Interleave a power of two of parts: the first of each, then the second of each."""
     while len(parts) > 1:
         half = len(parts) // 2
         pairs = zip(parts[:half], parts[half:], strict=True)

@@ -1,16 +1,15 @@
-"""The experts as a loop over blocks of pairs that chose the same expert.
+"""CPU implementation of `grouped_mlp`: a loop over blocks of pairs that chose the same expert.
 
 A pair is one (token, choice). Pairs are grouped by expert and each group is cut into blocks of a
-fixed number of rows, so a block is three small matrix products and an expert hit by several tokens
-is read about once. Only the blocks in use run: the trip count of the loop is data, which costs
-nothing on CPU (a GPU waits for it, which is one reason to have a kernel there). The block's size
-comes from static sizes alone and a product's rows do not see each other, so the grouping never
-shows in a row's bits.
+fixed number of rows, so a block is three small matrix products, and an expert hit by several tokens
+is read about once. Only the blocks in use run: the loop's trip count is data, which costs nothing
+on CPU. (A GPU waits for it, one reason to have a kernel there.) The block size depends on static
+sizes only, and rows of a product are independent, so the grouping never shows in a row's bits.
 
-Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 2-vCPU Zen 5 with
-32 MiB of L3, uniform random choices, best of several runs; "pairs" loops over single pairs. The
-larger case was measured while blocks were still grouped by a running sum; in the smaller case that
-made no difference up to 64 tokens and was 7 % faster at 256:
+Milliseconds a call, float32, XLA:CPU (jax 0.10.2), one pinned thread of a busy 2-vCPU Zen 5 with 32
+MiB of L3, uniform random choices, best of several runs; "pairs" loops over single pairs. The larger
+case was measured while blocks were grouped by a running sum; in the smaller case that made no
+difference up to 64 tokens and was 7 % faster at 256:
 
     tokens            1      2      4      8     16     32     64    128    256
     block             1      2      2      2      4      4      8      8     16
@@ -39,7 +38,7 @@ def grouped_mlp(
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
-    """See `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    """CPU implementation of `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
     (tokens, top_k), experts, (gate, up, down) = expert_ids.shape, stacks.gate.shape[0], stacks
     rows = block_rows(tokens, top_k, experts)
     blocks = _one_pair_each(expert_ids) if rows == 1 else _group(expert_ids, experts, rows)
@@ -61,7 +60,7 @@ def grouped_mlp(
 
 
 def block_rows(tokens: int, top_k: int, experts: int) -> int:
-    """Rows of a block: about the mean group, where one more row is still cheaper than a block."""
+    """Return the rows of a block: about the mean group, while a row costs less than a block."""
     for rows, largest_mean in ((2, 1), (4, 4), (8, 16)):
         if tokens * top_k <= largest_mean * experts:
             return min(rows, tokens)
@@ -69,7 +68,7 @@ def block_rows(tokens: int, top_k: int, experts: int) -> int:
 
 
 class _Blocks(NamedTuple):
-    """Which expert runs on which rows, and where each pair's result comes out."""
+    """Blocks of rows with their experts, and the place of each pair's result."""
 
     used: Int[Array, ""] | int
     expert: Int[Array, " blocks"]
@@ -84,10 +83,10 @@ def _one_pair_each(expert_ids: Int[Array, "tokens top_k"]) -> _Blocks:
 
 
 def _group(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> _Blocks:
-    """Blocks of `rows` rows of one expert each.
+    """Group pairs into blocks of `rows` rows of one expert each.
 
-    Everything is counted by comparisons: a few small fused loops, where a sort, a running sum or
-    a scatter would be many, each compiled and launched by itself.
+    Everything is counted by comparisons, which fuse into a few small loops. A sort, a running sum
+    or a scatter would be many separately compiled and launched loops.
     """
     chosen = expert_ids.reshape(-1)
     pair, expert = jnp.arange(chosen.size), jnp.arange(experts)
@@ -95,7 +94,7 @@ def _group(expert_ids: Int[Array, "tokens top_k"], experts: int, rows: int) -> _
     blocks_of = (counts + rows - 1) // rows
     ends = jnp.where(expert <= expert[:, None], blocks_of, 0).sum(1)
     rank = ((chosen == chosen[:, None]) & (pair < pair[:, None])).sum(1)
-    # A group's last block may be partly empty: at most one such block an expert.
+    # A group's last block may be partly empty: at most one such block per expert.
     blocks = min(chosen.size, chosen.size // rows + experts)
     held = (chosen >= 0) & (chosen < experts)
     slot = jnp.where(held, (ends - blocks_of)[chosen] * rows + rank, blocks * rows)

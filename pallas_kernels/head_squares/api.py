@@ -10,9 +10,9 @@ def head_squares(
     *,
     implementation: str | None = None,
 ) -> Float[Array, "*rows 2"]:
-    """Sums of the squares of each row of queries and of keys, float32, for norms over all heads.
+    """Return float32 sums of squares of each row of queries and of keys, for norms over all heads.
 
-    Devices that hold some of the heads add theirs up, both at once. Raises ValueError on shapes
+    Devices that hold some of the heads add up their sums, both at once. Raises ValueError on shapes
     that do not fit and on an implementation that cannot run.
     """
     if q.shape[:-1] != k.shape[:-1]:

@@ -1,4 +1,4 @@
-"""Rows of a decode or verify step of MiniMax."""
+"""Cases of `head_squares`: rows of a decode or verify step of MiniMax."""
 
 from functools import partial
 
@@ -12,13 +12,11 @@ from pallas_kernels.shapes import DECODE_ROWS, GROUPED_ATTENTION, GroupedAttenti
 
 
 def cases() -> list[Case]:
-    """Each part of its heads."""
     normed = [shape for shape in GROUPED_ATTENTION if shape.name.startswith("minimax")]
     return [make_case(shape, rows) for shape in normed for rows in DECODE_ROWS]
 
 
 def make_case(shape: GroupedAttention, rows: int) -> Case:
-    """Heads of this shape, so many rows of them."""
     values = rows * (shape.heads + shape.kv_heads) * shape.head_dim
     return Case(
         operation="head_squares",

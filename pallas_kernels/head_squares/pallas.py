@@ -1,4 +1,4 @@
-"""Both sums in one launch, a program a row; XLA takes three."""
+"""GPU kernel of `head_squares`: both sums in one launch, a program per row. XLA takes three."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pallas_kernels.triton import launch, load, store
 
 
 def refusal(*heads: Array) -> str | None:
-    """Why the kernel cannot run on these."""
+    """Return why the kernel cannot run on these operands, or None if it can."""
     if any(x.dtype not in (jnp.bfloat16, jnp.float32) for x in heads):
         return f"expected bfloat16 or float32, got {' and '.join(x.dtype.name for x in heads)}"
     return None
@@ -21,7 +21,7 @@ def refusal(*heads: Array) -> str | None:
 def head_squares(
     q: Float[Array, "*rows q_width"], k: Float[Array, "*rows k_width"]
 ) -> Float[Array, "*rows 2"]:
-    """See `pallas_kernels.head_squares.api.head_squares`."""
+    """Implement `pallas_kernels.head_squares.api.head_squares` as a GPU kernel."""
     flat = [x.reshape(-1, x.shape[-1]) for x in (q, k)]
     out = jax.ShapeDtypeStruct((len(flat[0]), 2), jnp.float32)
     squares = launch(
@@ -36,7 +36,7 @@ def head_squares(
 
 
 def _sum_row(q: Any, k: Any, out: Any) -> None:
-    """The squares of a row of queries and of keys, summed.
+    """Kernel body: the sums of squares of a row of queries and of keys.
 
     Grid: rows. Blocks: [width] of q and k, padded to powers of two, all in registers; out [2].
     Limit: launches, not work: 14 registers. Units: float32 sums.

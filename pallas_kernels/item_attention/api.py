@@ -13,10 +13,10 @@ def item_attention(
     *,
     implementation: str | None = None,
 ) -> Float[Array, "n heads dim"]:
-    """softmax(scale * q k^T) v over the rows of each row's own item, in both directions.
+    """Compute softmax(scale * q k^T) v over the rows of each row's own item, without causal mask.
 
-    items: of each row the number of its item; they never decrease, so that an item's rows lie
-    together. No form holds scores of all rows with all rows.
+    items: the item number of each row. It never decreases, so an item's rows are contiguous. No
+    implementation stores the scores of all pairs of rows.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if not q.shape == k.shape == v.shape or items.shape != q.shape[:1]:

@@ -1,4 +1,4 @@
-"""Attention within images at the shape of Kimi-K2.5's tower."""
+"""Cases of `item_attention`: attention within images, at the shape of Kimi-K2.5's vision tower."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,17 +12,14 @@ from pallas_kernels.item_attention import pallas, reference
 from pallas_kernels.shapes import VISION_ATTENTION, VisionAttention
 
 PACKED = ((256,), (1024, 1024, 2040, 8), (16_900, 3580))
-"""Patches of images that lie in one array, the padding behind them: a small one, several, and the
-largest that there is."""
+"""Patches of images in one array, with padding last: a small image, several, the largest one."""
 
 
 def cases() -> list[Case]:
-    """A small image, several in one array, and the largest."""
     return [make_case(shape, items) for shape in VISION_ATTENTION for items in PACKED]
 
 
 def make_case(shape: VisionAttention, items: Sequence[int]) -> Case:
-    """Items of so many patches each."""
     rows, width = sum(items), shape.heads * shape.head_dim
     return Case(
         operation="item_attention",
@@ -39,7 +36,6 @@ def make_case(shape: VisionAttention, items: Sequence[int]) -> Case:
 
 
 def _run(operation: Any, q: Any, k: Any, v: Any, items: Any) -> Any:
-    """operation at the tower's scale."""
     return operation(q, k, v, items, q.shape[-1] ** -0.5)
 
 

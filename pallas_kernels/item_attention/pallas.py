@@ -1,7 +1,7 @@
-"""Attention within items on a GPU: a tile of a head's queries meets the tiles of its items' keys.
+"""GPU kernel of `item_attention`: a tile of one head's queries attends to its items' key tiles.
 
-Which keys a row sees is two numbers, since an item's rows lie together. Heads are laid out one
-after the other and filled up to whole products, so that no load of the loop has a mask.
+An item's rows are contiguous, so two numbers say which keys a row sees. Heads are laid out one
+after the other and padded to whole products, so that no load of the loop has a mask.
 """
 
 import math
@@ -22,14 +22,14 @@ from pallas_kernels.triton import dot, launch, load, store, whole
 from pallas_kernels.tuning import tuned
 
 LOWEST = -1e30
-"""Score of what is not seen: finite, since -inf - -inf is NaN."""
+"""Score of masked keys: finite, because -inf - -inf is NaN."""
 PIECE = 16
-"""Columns that the smallest product has."""
+"""Fewest columns of a product."""
 
 
 @dataclass(frozen=True)
 class ItemTiles:
-    """rows x keys: scores that a program of one head has at a time."""
+    """Tile sizes: rows x keys scores that a program of one head computes at a time."""
 
     rows: int = 128
     keys: int = 32
@@ -38,7 +38,7 @@ class ItemTiles:
 
 
 def choose_tiles(dim: int, dtype: DTypeLike) -> ItemTiles:
-    """64 keys take half of CDNA's waves away; NVIDIA GPUs have room for them with 8 warps."""
+    """Choose tiles. 64 keys would halve CDNA's waves; NVIDIA GPUs have room for 64 with 8 warps."""
     if dtype == jnp.float32:
         heuristic = ItemTiles(rows=64)
     else:
@@ -53,7 +53,7 @@ def item_attention(
     items: Int[Array, " n"],
     scale: float,
 ) -> Float[Array, "n heads dim"]:
-    """See `pallas_kernels.item_attention.api.item_attention`."""
+    """Implement `pallas_kernels.item_attention.api.item_attention` as a GPU kernel."""
     n, heads, dim = q.shape
     tiles = choose_tiles(dim, q.dtype)
     more = -n % math.lcm(tiles.rows, tiles.keys)
@@ -73,14 +73,14 @@ def item_attention(
 
 
 def _by_heads(x: Float[Array, "n heads dim"], more: int) -> Float[Array, "heads rows columns"]:
-    """With so many rows more, and columns up to whole pieces; zeros."""
+    """Transpose to heads first and pad: `more` rows, and columns to whole pieces, with zeros."""
     filled = jnp.pad(x, ((0, more), (0, 0), (0, -x.shape[2] % PIECE)))
     return jnp.swapaxes(filled, 0, 1)
 
 
 def _spans(items: Int[Array, " rows"]) -> tuple[Int[Array, " rows"], Int[Array, " rows"]]:
-    """Of each row the first row of its item, and the one behind its last."""
-    # Unrolled: a loop would be a launch for each of its steps.
+    """Return each row's span: the first row of its item, and the end of the item."""
+    # Unrolled, because each step of a loop would be a launch.
     place = partial(jnp.searchsorted, items, items, method="scan_unrolled")
     return place(side="left").astype(jnp.int32), place(side="right").astype(jnp.int32)
 
@@ -90,8 +90,7 @@ def _of_head(array: Array) -> pl.BlockSpec:
 
 
 class _Softmax(NamedTuple):
-    """A running softmax to the base 2: highest score and mass [rows], and of each piece of columns
-    the weighted sum [rows, columns]."""
+    """Running softmax to the base 2: peak and mass [rows], sums [rows, columns] by piece."""
 
     peak: Array
     mass: Array
@@ -101,7 +100,7 @@ class _Softmax(NamedTuple):
 def _attend(
     q: Any, k: Any, v: Any, first: Any, end: Any, out: Any, *, tiles: ItemTiles, scale: float
 ) -> None:
-    """A tile of one head's queries, attended to the items that are in it.
+    """Kernel body: attend a tile of one head's queries to the items in the tile.
 
     Grid: tiles of queries x heads. Blocks: q, k and v [rows, columns] of the head whole, the spans
     whole; [rows, keys] scores at a time. Limit: matrix units, 4 * columns products for each score.
@@ -133,8 +132,7 @@ def _attend(
 
 
 def _add(state: _Softmax, scores: Array, values: Sequence[Array]) -> _Softmax:
-    """With a tile of keys too. What a row has of tiles before its own item weighs nothing as soon
-    as it sees a key."""
+    """Add a tile of keys. Contributions of tiles before a row's item vanish once it sees a key."""
     peak = jnp.maximum(state.peak, jnp.max(scores, axis=1))
     weights, kept = jnp.exp2(scores - peak[:, None]), jnp.exp2(state.peak - peak)
     totals = tuple(
@@ -145,7 +143,7 @@ def _add(state: _Softmax, scores: Array, values: Sequence[Array]) -> _Softmax:
 
 
 def _pieces(width: int) -> list[Array]:
-    """Columns in pieces of powers of two, the larger ones first: 80 are 64 and 16."""
+    """Split columns into powers of two, larger ones first: 80 is 64 and 16."""
     found, start = [], 0
     for power in reversed(range(width.bit_length())):
         if width & (size := 1 << power):

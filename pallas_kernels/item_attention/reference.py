@@ -1,4 +1,4 @@
-"""Attention within items, written plainly: the contract."""
+"""Reference implementation of `item_attention` in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 BLOCK = 256
-"""Rows of queries at a time: scores are [heads, BLOCK, n]."""
+"""Query rows at a time: scores are [heads, BLOCK, n]."""
 
 
 def item_attention(
@@ -16,7 +16,7 @@ def item_attention(
     items: Int[Array, " n"],
     scale: float,
 ) -> Float[Array, "n heads dim"]:
-    """See `pallas_kernels.item_attention.api.item_attention`."""
+    """Reference implementation of `pallas_kernels.item_attention.api.item_attention`."""
 
     def attend(row: tuple[Array, Array]) -> Array:
         query, item = row

@@ -1,11 +1,11 @@
-"""Attention within items on a CPU, head by head: queries meet their items' keys in blocks."""
+"""CPU implementation of `item_attention`: queries attend to the key blocks of their items."""
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 QUERIES, KEYS = 128, 256
-"""Rows at a time; a head's scores of them, [QUERIES, KEYS], stay in a core's cache."""
+"""Rows at a time. A head's [QUERIES, KEYS] scores stay in a core's cache."""
 
 
 def item_attention(
@@ -15,7 +15,7 @@ def item_attention(
     items: Int[Array, " n"],
     scale: float,
 ) -> Float[Array, "n heads dim"]:
-    """See `pallas_kernels.item_attention.api.item_attention`."""
+    """CPU implementation of `pallas_kernels.item_attention.api.item_attention`."""
     size, width = min(QUERIES, len(q)), min(KEYS, len(q))
     of_queries, of_keys = (
         in_blocks(items, rows, fill=jnp.iinfo(items.dtype).max) for rows in (size, width)
@@ -48,7 +48,7 @@ def item_attention(
 
 
 def in_blocks(x: Array, block: int, fill: int = 0) -> Array:
-    """[blocks, block, ...] of [n, ...], the last one filled up."""
+    """Reshape [n, ...] to [blocks, block, ...], padding the last block with `fill`."""
     more = -len(x) % block
     rows = jnp.pad(x, ((0, more), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
     return rows.reshape(-1, block, *x.shape[1:])
@@ -62,12 +62,12 @@ def _meet(
     same: Array,
     scale: float,
 ) -> tuple[Array, Array, Array]:
-    """Largest scores, masses and weighted sums after one more block of keys; float32."""
+    """Add a block of keys to the running peak, mass and weighted sum; float32."""
     largest, mass, total = state
     scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32) * scale
     scores = jnp.where(same, scores, -jnp.inf)
     now = jnp.maximum(largest, scores.max(-1, keepdims=True))
-    # Where nothing was seen yet, exp of a finite number: -inf less -inf is NaN.
+    # Rows that have seen no key yet: -inf - -inf would be NaN, so exp takes a finite number.
     finite = jnp.where(now == -jnp.inf, 0.0, now)
     weights, kept = jnp.exp(scores - finite), jnp.exp(largest - finite)
     values = weights.astype(v.dtype) @ v

@@ -1,4 +1,4 @@
-"""Several kernels that multiply the same x in one launch; their parameters stay apart."""
+"""Products of one x with several kernels in one launch; the parameters stay separate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +20,10 @@ def joint_matmul(
     in_parts: bool = False,
     implementation: str | None = None,
 ) -> tuple[Product, ...]:
-    """x @ kernel for each kernel, as `pallas_kernels.matmul` gives it; x normed first, if asked.
+    """Compute `pallas_kernels.matmul` of x with each kernel, after the norm if there is one.
 
-    in_parts: whether what reads the products adds up `PartialSums`, so that a kernel may leave
-    them. Raises ValueError where a kernel does not take x, and on an implementation that cannot
-    run.
+    in_parts: True if the consumers add up `PartialSums`, so that a kernel may return them. Raises
+    ValueError if a kernel does not fit x, and on an implementation that cannot run.
     """
     return _run("joint_matmul", implementation, x, *kernels, norm=norm, in_parts=in_parts)
 
@@ -37,7 +36,7 @@ def gated_matmul(
     norm: Norm | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "*rows outputs"]:
-    """silu(x @ gate) * (x @ up) for kernels of one shape; x normed first, if asked.
+    """Compute silu(x @ gate) * (x @ up) for kernels of one shape; `norm` is applied to x first.
 
     Raises ValueError on shapes that do not fit, and on an implementation that cannot run.
     """

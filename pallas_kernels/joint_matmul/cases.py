@@ -1,4 +1,4 @@
-"""Products of one x with several kernels at the published shapes."""
+"""Cases of `joint_matmul` and `gated_matmul`: one x and several kernels at the published shapes."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ NAMED = {matrix.name: matrix for matrix in MATRICES}
 
 
 def cases() -> list[Case]:
-    """Target and drafts as published, and the drafts in PTPC."""
+    """Return cases of target and drafts as published, and of drafts in PTPC."""
     return [
         make_case(operation, [NAMED[name] for name in names], format, rows)
         for operation, found in (("joint_matmul", _joint()), ("gated_matmul", _gated()))
@@ -27,7 +27,7 @@ def cases() -> list[Case]:
 
 
 def _joint() -> list[tuple[tuple[str, ...], QuantFormat | None]]:
-    """What multiplies one x; q_a and kv_a are the same at every TP."""
+    """List the matrices that multiply one x. q_a and kv_a are the same at every TP."""
     kimi = ("kimi.q_a_proj@tp1", "kimi.kv_a_proj@tp1")
     latent = ("draft_mla.q_a_proj@tp1", "draft_mla.kv_a_proj@tp1")
     heads = [(f"draft_mha.qkv_proj@tp{tp}",) * 3 for tp in TP]
@@ -49,8 +49,8 @@ def _gated() -> list[tuple[tuple[str, ...], QuantFormat | None]]:
 def make_case(
     operation: str, matrices: list[Matrix], format: QuantFormat | None, rows: int
 ) -> Case:
-    """So many rows times several matrices, or gated by two. Joint products come in parts but for
-    MiniMax's, whose heads are normed."""
+    """Build the case of a joint or gated product. Joint products are split-K except MiniMax's,
+    whose heads are normed."""
     in_parts = operation == "joint_matmul" and format != BLOCKS
     inputs, outputs = matrices[0].inputs, sum(matrix.outputs for matrix in matrices)
     written = outputs if operation == "joint_matmul" else matrices[0].outputs
@@ -70,7 +70,7 @@ def make_case(
 
 
 def _summed(x: Any, *kernels: Any) -> tuple[Any, ...]:
-    """With the parts added by XLA, in place of what reads them in a layer."""
+    """Run the joint product and add its partial sums, as the consumers do in a layer."""
     return tuple(map(total, pallas.joint_matmul(x, *kernels, in_parts=True)))
 
 

@@ -1,4 +1,4 @@
-"""The same products for weights of four bits, on the experts' kernels."""
+"""Joint and gated products with four-bit weights, run on the experts' kernels."""
 
 from jaxtyping import Array, Float
 
@@ -13,7 +13,7 @@ def joint_matmul(
     norm: Norm | None = None,
     in_parts: bool = False,
 ) -> tuple[Float[Array, "*rows _"], ...]:
-    """See `pallas_kernels.joint_matmul.api.joint_matmul`; a launch for each kernel."""
+    """Implement `joint_matmul.api.joint_matmul` with one launch for each kernel."""
     x = x if norm is None else rms_norm(x, norm)
     return tuple(dense_matmul(x, kernel) for kernel in kernels)
 
@@ -25,5 +25,5 @@ def gated_matmul(
     *,
     norm: Norm | None = None,
 ) -> Float[Array, "*rows outputs"]:
-    """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
+    """Implement `joint_matmul.api.gated_matmul` on the experts' kernels."""
     return dense_matmul(x if norm is None else rms_norm(x, norm), gate, up)

@@ -1,4 +1,4 @@
-"""The tiles of several weights in one grid: side by side, or gate and up in the same program."""
+"""GPU kernels of `joint_matmul` (weights side by side in one grid) and `gated_matmul`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,9 @@ def joint_matmul(
     norm: Norm | None = None,
     in_parts: bool = False,
 ) -> tuple[Product, ...]:
-    """See `pallas_kernels.joint_matmul.api.joint_matmul`."""
+    """Implement `pallas_kernels.joint_matmul.api.joint_matmul` as a GPU kernel."""
     operand, weights = as_rows(x, kernels[0], norm), [as_weight(kernel) for kernel in kernels]
-    # The grid is as long as all weights side by side.
+    # The grid covers all weights side by side.
     outputs = [w.outputs for w in weights]
     tiles = choose_tiles("joint_matmul", operand, weights[0], sum(outputs), in_parts=in_parts)
     sums = launch_tiles(_each, "joint_matmul", tiles, operand, weights, outputs, x.dtype)
@@ -34,7 +34,7 @@ def joint_matmul(
 def gated_matmul(
     x: Float[Array, "*rows inputs"], gate: OneKernel, up: OneKernel, *, norm: Norm | None = None
 ) -> Float[Array, "*rows outputs"]:
-    """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
+    """Implement `pallas_kernels.joint_matmul.api.gated_matmul` as a GPU kernel."""
     operands = as_rows(x, gate, norm), as_weight(gate), as_weight(up)
     tiles = choose_tiles("gated_matmul", *operands[:2], weights=2)
     rows, *weights = operands
@@ -44,19 +44,19 @@ def gated_matmul(
 
 
 def refusal_of_all(x: Array, kernels: Sequence[OneKernel]) -> str | None:
-    """Why the kernels cannot run here."""
+    """Return why the kernels cannot run on these operands, or None if they can."""
     if len({k.format if isinstance(k, QuantizedArray) else None for k in kernels}) > 1:
         return "expected kernels of one format, got several"
     return next(filter(None, (refusal(x, kernel) for kernel in kernels)), None)
 
 
 def _each(x: Operand, *refs: Any, tiles: ProductTiles) -> None:
-    """A tile of one part of one weight's product; the first weight's tiles come first.
+    """Kernel body: a tile of one part of one weight's product; the first weight's tiles come first.
 
     Grid: tiles of rows x tiles of columns of all weights x parts of the inputs. Blocks: all arrays
     whole; a program multiplies [rows, step] with [columns, step] and sums float32 [rows, columns].
-    Limit: reading the weights, each once up to 64 rows: a step's bytes of all programs are under
-    way at a time. Units: scales are applied to the sums or, of blocks, to a step's part.
+    Limit: reading the weights, each once up to 64 rows: one step's bytes of all programs are in
+    flight. Units: scales are applied to the sums or, for blocks, to a step's sum.
     """
     rows = pl.program_id(0) * tiles.rows + jnp.arange(tiles.rows)
     tile, part = pl.program_id(1), pl.program_id(2)
@@ -74,7 +74,7 @@ def _each(x: Operand, *refs: Any, tiles: ProductTiles) -> None:
 
 
 def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: ProductTiles) -> None:
-    """A tile of silu(x gate) * (x up).
+    """Kernel body: a tile of silu(x gate) * (x up).
 
     Grid: tiles of rows x tiles of columns. Blocks: all arrays whole; two float32 sums [rows,
     columns], x read once. Limit: reading the weights, each once up to 64 rows; registers, two sums.
@@ -82,7 +82,7 @@ def _gated(x: Operand, gate: Operand, up: Operand, out: Any, *, tiles: ProductTi
     """
     rows, columns = tiles.of_program()
     totals = products(x, [gate, up], rows, columns, tiles)
-    # Rounded where two products and their gating round.
+    # Round where two separate products and their gating would round.
     gated, wide = (total.astype(out.dtype).astype(jnp.float32) for total in totals)
     gated = (gated * jax.lax.logistic(gated)).astype(out.dtype).astype(jnp.float32)
     store_tile(out, pl.program_id(2), rows, columns, gated * wide)

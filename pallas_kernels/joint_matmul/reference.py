@@ -1,4 +1,4 @@
-"""Products of one x with several kernels, written plainly: the contract, and the form for CPU."""
+"""Reference implementation of `joint_matmul` and `gated_matmul`; it also runs on CPU."""
 
 import jax
 from jaxtyping import Array, Float
@@ -14,7 +14,7 @@ def joint_matmul(
     norm: Norm | None = None,
     in_parts: bool = False,
 ) -> tuple[Float[Array, "*rows _"], ...]:
-    """See `pallas_kernels.joint_matmul.api.joint_matmul`."""
+    """Reference implementation of `pallas_kernels.joint_matmul.api.joint_matmul`."""
     x = x if norm is None else rms_norm(x, norm)
     return tuple(matmul(x, kernel) for kernel in kernels)
 
@@ -22,6 +22,6 @@ def joint_matmul(
 def gated_matmul(
     x: Float[Array, "*rows inputs"], gate: OneKernel, up: OneKernel, *, norm: Norm | None = None
 ) -> Float[Array, "*rows outputs"]:
-    """See `pallas_kernels.joint_matmul.api.gated_matmul`."""
+    """Reference implementation of `pallas_kernels.joint_matmul.api.gated_matmul`."""
     x = x if norm is None else rms_norm(x, norm)
     return jax.nn.silu(matmul(x, gate)) * matmul(x, up)

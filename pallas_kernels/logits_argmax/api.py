@@ -1,4 +1,4 @@
-"""Projection on a vocabulary and the choice of a token, without the logits."""
+"""Projection onto a vocabulary and choice of a token, without storing the logits."""
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ def logits_argmax(
     axis_name: AxisName = None,
     implementation: str | None = None,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """The best score of each row and its token id; the lower id of equal scores.
+    """Return the best score of each row and its token id; the lower id of equal scores.
 
-    A score is logit / temperature + Gumbel(seed, position, id), without noise at temperature 0; a
-    logit is float32 of x @ head (rounded to x's dtype) plus bias. token_ids: the id of each column,
-    ascending; without it, columns count up. Under `axis_name` of a shard_map the head is a shard's
-    part of the vocabulary, the columns count on from the shard before, and all shards agree on one
-    result. Where a row's logits hold NaN or infinity it is (NaN, NOT_FINITE),
-    where all ids are barred (-inf, NO_CANDIDATE).
+    A score is logit / temperature + Gumbel(seed, position, id), without noise at temperature 0. A
+    logit is float32 of x @ head (rounded to x's dtype) plus bias. token_ids holds the id of each
+    column, ascending; without it, columns count up. Under `axis_name` of a shard_map, head is one
+    shard of the vocabulary, column ids continue from the previous shard, and all shards return one
+    common result. A row whose logits hold NaN or infinity returns (NaN, NOT_FINITE); a row whose
+    ids are all barred returns (-inf, NO_CANDIDATE).
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     hidden, vocab = head.shape

@@ -1,4 +1,4 @@
-"""The choice of a token at the published vocabularies."""
+"""Cases of `logits_argmax` at the published vocabularies."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from pallas_kernels.shapes import DECODE_ROWS, HEADS, Head
 
 
 def cases() -> list[Case]:
-    """bfloat16 heads, Kimi's also in PTPC, and at TP4 with min-p and a bias."""
+    """Return cases of bfloat16 heads, Kimi's also in PTPC, and at TP4 with min-p and a bias."""
     return [
         make_case(head, format, rows, filtered)
         for head in HEADS
@@ -29,7 +29,6 @@ def cases() -> list[Case]:
 
 
 def make_case(head: Head, format: QuantFormat | None, rows: int, filtered: bool) -> Case:
-    """So many rows times one head; filtered: with min-p and a bias."""
     kernels = ("logits_argmax", "logits_argmax_merge")
     return Case(
         operation="logits_argmax",

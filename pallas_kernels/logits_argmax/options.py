@@ -1,4 +1,4 @@
-"""What decides between logits, row by row, and what comes out where nothing can be chosen."""
+"""Per-row options for the choice of a token, and ids that stand for a failed choice."""
 
 from typing import NamedTuple
 
@@ -6,21 +6,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 NOT_FINITE = -1
-"""In place of an id: the logits hold NaN or infinity."""
+"""Returned instead of an id if the logits hold NaN or infinity."""
 NO_CANDIDATE = -2
-"""In place of an id: the bias bars all of them."""
+"""Returned instead of an id if the bias bars all ids."""
 LAST_ID = 2**31 - 1
 AxisName = str | tuple[str, ...] | None
-"""The mesh axes that a vocabulary is split over; None where it is whole."""
+"""Mesh axes that the vocabulary is split over; None if it is whole."""
 
 
 class ArgmaxOptions(NamedTuple):
-    """One entry a row; all of it is data.
+    """Options for choosing a token, one entry for each row; all of them are data.
 
-    temperature 0 is greedy. seed (low and high word) and position of the token that is chosen fix
-    its noise. min_p keeps ids whose probability is at least that share of the best one's, 0 keeps
-    all, None saves the pass that looks. bias [n] is added to the logits of bias_ids [n]; -inf bars,
-    an id that no column has does nothing; padding (below 0) is best put last.
+    temperature: 0 is greedy. seed (low and high word) and positions (of the chosen token) fix the
+    noise. min_p: keep ids with at least this fraction of the best id's probability; 0 keeps all,
+    None saves the pass. bias [n] is added to the logits of bias_ids [n]: -inf bars an id, ids
+    without a column have no effect, padding (below 0) should come last.
     """
 
     temperature: Float[Array, " rows"]
@@ -34,7 +34,7 @@ class ArgmaxOptions(NamedTuple):
 def best_of(
     scores: Float[Array, "rows parts"], ids: Int[Array, "rows parts"]
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """The best score of each row and its id, the lowest of equals. NaN anywhere is NOT_FINITE."""
+    """Return each row's best score and its id, the lowest of equals. Any NaN gives NOT_FINITE."""
     broken = jnp.max(jnp.where(scores == scores, 0, 1), axis=1) > 0
     best = jnp.max(jnp.where(scores == scores, scores, -jnp.inf), axis=1)
     lowest = jnp.min(jnp.where(scores == best[:, None], ids, LAST_ID), axis=1)

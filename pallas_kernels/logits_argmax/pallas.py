@@ -1,9 +1,8 @@
-"""Each program multiplies one tile of the vocabulary and keeps its best id; then tiles are merged.
+"""GPU kernel of `logits_argmax`: each program finds the best id of a vocabulary tile; then merge.
 
-min-p compares with the best logit of the row, which no tile knows. A tile first compares with its
-own best, which keeps too many and never too few. If its winner then fails against the row's best,
-the tile runs once more, with that; most often none does, and a program that need not run copies
-four numbers a row.
+min-p compares with the row's best logit, which no tile knows. A tile first compares with its own
+best, which keeps too many ids and never too few. If its winner then fails against the row's best,
+the tile runs again with that. This is rare; a program that need not run copies four numbers a row.
 """
 
 import functools
@@ -30,9 +29,9 @@ def logits_argmax(
     token_ids: Int[Array, " vocab"],
     axis_name: AxisName,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """See `pallas_kernels.logits_argmax.api.logits_argmax`."""
+    """Implement `pallas_kernels.logits_argmax.api.logits_argmax` as a GPU kernel."""
     operand, w = as_rows(x, head), as_weight(head)
-    # What follows the product is paid once a tile.
+    # The work after the product is paid once per tile.
     chosen = choose_tiles("logits_argmax", operand, w, least=64)
     run = functools.partial(_launch_tiles, operand, w, options, token_ids, chosen, x.dtype)
     found = run(None)
@@ -72,8 +71,8 @@ def _launch_tiles(
 
 
 def _used_biases(options: ArgmaxOptions) -> Int[Array, " rows"] | None:
-    """How many biases of each row come before the padding. Not counted in the kernel: at one row
-    the compiler then keeps all biases in scratch memory."""
+    """Count each row's biases before the padding. If the kernel counted, the compiler would keep
+    all biases in scratch memory at one row."""
     if options.bias_ids is None:
         return None
     counts = jnp.arange(1, options.bias_ids.shape[1] + 1, dtype=jnp.int32)
@@ -83,7 +82,7 @@ def _used_biases(options: ArgmaxOptions) -> Int[Array, " rows"] | None:
 def _merge_tiles(
     scores: Float[Array, "rows parts"], ids: Int[Array, "rows parts"]
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """The best of a row's tiles: a program a row."""
+    """Merge the best ids of a row's tiles, with one program for each row."""
     rows, parts = scores.shape
     by_row = pl.BlockSpec((1, parts), lambda row: (row, 0))
     one = pl.BlockSpec((1,), lambda row: (row,))
@@ -102,7 +101,7 @@ def _merge_tiles(
 
 
 def _merge_row(scores: Any, ids: Any, best: Any, chosen: Any) -> None:
-    """The best of a row's tiles.
+    """Kernel body: the best of a row's tiles.
 
     Grid: rows. Blocks: scores and ids [1, tiles], padded to a power of two, in registers. Limit:
     launches, not work. Units: scores are logits over temperature plus noise, float32; ids int32.

@@ -1,4 +1,4 @@
-"""Choosing a token from written logits: the contract."""
+"""Reference implementation of `logits_argmax`, which stores the logits."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def logits_argmax(
     token_ids: Int[Array, " vocab"],
     axis_name: AxisName,
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """See `pallas_kernels.logits_argmax.api.logits_argmax`."""
+    """Reference implementation of `pallas_kernels.logits_argmax.api.logits_argmax`."""
     logits = matmul(x, head).astype(jnp.float32)
     finite = jnp.isfinite(logits).all(1, keepdims=True)
     if options.bias_ids is not None and options.bias is not None:

@@ -1,4 +1,4 @@
-"""The kernel: logits of one tile, their options and noise, and which id is best."""
+"""Kernel body of `logits_argmax`: logits of one tile, options and noise, and the best id."""
 
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ from pallas_kernels.triton import load, store
 
 
 class Found(NamedTuple):
-    """Of each row and tile: the best score and its id; with min-p that id's logit too, and the best
-    logit."""
+    """Best score and id of each row and tile; with min-p also the id's logit and the best logit."""
 
     scores: Any
     ids: Any
@@ -24,7 +23,7 @@ class Found(NamedTuple):
 
 
 def holds_min_p(logits: Array, peak: Array, temperature: Array, min_p: Array) -> Array:
-    """Which logits [rows, n] are probable enough where the row's best is `peak` [rows]."""
+    """Return which logits [rows, n] pass min-p if the row's best logit is `peak` [rows]."""
     divisor = jnp.where(temperature > 0, temperature, 1.0)[:, None]
     return (logits - peak[:, None]) / divisor >= jnp.log(min_p)[:, None]
 
@@ -40,10 +39,11 @@ def choose_in_tile(
     tiles: ProductTiles,
     dtype: Any,
 ) -> None:
-    """Writes a tile's `Found`; options are refs in the form of `ArgmaxOptions`.
+    """Kernel body: write the `Found` of one tile.
 
-    used: how many of a row's biases come before the padding, where it has any.
-    before: the row's best logit, where a tile has to run again with it, and the `Found` otherwise.
+    options: refs in the form of `ArgmaxOptions`. used: number of a row's biases before the padding,
+    if there are any. before: None in the first run; then the row's best logit, a flag for tiles
+    that must run again, and the `Found` of the first run.
     Grid: tiles of rows x tiles of the vocabulary. Blocks: all arrays whole; float32 [rows, columns]
     logits, never written. Limit: reading the head, once up to 64 rows; registers, 132. Units:
     logits and noise in nats.
@@ -87,12 +87,13 @@ def _best(
     row: Array,
     peak: Array | None,
 ) -> Found:
-    """The choice among logits [rows, columns] of these ids; `row` indexes the options."""
+    """Choose among logits [rows, columns] of the given ids; `row` indexes the options."""
     logits = _add_bias(logits, ids, options, used, row)
     temperature = load(options.temperature.at[row])
     low, high = (load(options.seed.at[row, jnp.full(row.shape, word)]) for word in range(2))
     noise = gumbel(low, high, load(options.positions.at[row]), ids)
-    # Times the temperature, which is no division a logit: greedy rows have no noise.
+    # Scale the noise by the temperature, which avoids a division per logit. Greedy rows have no
+    # noise.
     scores, peaks = logits + temperature[:, None] * noise, None
     if options.min_p is not None:
         peaks = jnp.max(logits, axis=1)
@@ -109,7 +110,7 @@ def _best(
 
 
 def _add_bias(logits: Array, ids: Array, options: Any, used: Any, row: Array) -> Array:
-    """As many steps as the tile's rows have biases before the padding."""
+    """Add biases, in as many steps as the tile's rows have biases before the padding."""
     if options.bias_ids is None:
         return logits
     bias_ids, bias = options.bias_ids, options.bias

@@ -17,9 +17,9 @@ def mla_decode(
 ) -> Float[Array, "batch q_len heads _"]:
     """Attend absorbed queries to a paged pool of latents; the values are the latents themselves.
 
-    A row of the one pool is a token's latent followed by its rotated key. scale multiplies the
-    scores. Scores and softmax are float32.
-    value_kernel: each head's result, a mean of latents, is multiplied with its matrix at the end.
+    A row of the only pool is a token's latent followed by its rotated key. Scores are multiplied by
+    `scale`; scores and softmax are float32. value_kernel: each head's result, a mean of latents, is
+    multiplied by its matrix at the end.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     (pool,) = paged.pools

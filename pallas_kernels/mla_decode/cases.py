@@ -1,4 +1,4 @@
-"""Latent attention of decode and verify steps at the published shapes."""
+"""Cases of `mla_decode`: latent attention of decode and verify steps at the published shapes."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,8 +27,8 @@ AT_TP4 = [
 
 
 def cases() -> list[Case]:
-    """Every device share of the heads, and at TP4 the page sizes, a short context and a tree;
-    bare, and as the layer calls it, with each head's values at the end, too."""
+    """Return a case for each tensor-parallel size, and at TP4 also page sizes, a short context and
+    a tree. Some cases include value_kernel, as the layer calls it."""
     bare = [
         make_case(shape, paged)
         for shape in LATENT_ATTENTION
@@ -45,7 +45,7 @@ def cases() -> list[Case]:
 
 
 def with_values(shape: LatentAttention, paged: PagedCase) -> Case:
-    """The same with each head's values at the end."""
+    """Add value_kernel to a case."""
     bare = make_case(shape, paged)
     matrices = shape.heads * shape.kv_lora * VALUE
 
@@ -66,7 +66,6 @@ def with_values(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
-    """Heads of this shape and their context; latents come out."""
     width = shape.kv_lora + shape.rope
     scores = paged.batch * paged.q_len * shape.heads * paged.context
     slots = paged.batch * paged.context
@@ -89,7 +88,6 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV, value_kernel: Any = None) -> Any:
-    """operation at the published scale."""
     return operation(q, q_rope, paged, SCALE, value_kernel=value_kernel)
 
 

@@ -1,7 +1,7 @@
-"""Paged latent attention on a GPU: a row of the pool is read once, as key and as value.
+"""GPU kernel of `mla_decode`: a row of the pool is read once, as key and as value.
 
-Rotated and latent part are two products, since blocks are powers of two. The accumulator of
-rows x kv_lora float32 is what fills the registers.
+Rotated part and latent part are two products, because block sizes are powers of two. The
+accumulator of rows x kv_lora float32 fills the registers.
 """
 
 import math
@@ -40,15 +40,15 @@ Leave = Callable[[ContextPart, Softmax, Array, Array, Array], None]
 def choose_tiles(
     batch: int, rows: int, kv_lora: int, dtype: DTypeLike, paged: PagedKV
 ) -> AttentionTiles:
-    """For so many sequences of so many rows: q_len times heads.
+    """Choose tiles for `batch` sequences of `rows` rows: q_len times heads.
 
-    With 16 keys a step, 64 rows fit the registers of CDNA and no wave repeats another's scores;
-    with 32 keys they spill. NVIDIA GPUs have room for 32 keys of one page, but not for 64 rows
-    where keys are widened in registers or a tree's mask is loaded. On AMD GPUs
-    there are registers left for the tiles that come next: two. On gfx950 Triton overlaps two that
-    are taken together, which have room in its local memory; on gfx942 they stay in registers, two
-    together, or each by itself up to 16 rows and beyond 256, where two spill (`docs/kernels.md`).
-    Up to 16 rows on gfx950 share a compute unit with another program instead.
+    With 16 keys a step, 64 rows fit CDNA's registers and no wave repeats another's scores; 32 keys
+    spill. NVIDIA GPUs have room for 32 keys of one page, but not for 64 rows if keys are widened in
+    registers or a tree's mask is loaded. AMD GPUs have registers left for the next two tiles. On
+    gfx950, Triton overlaps two tiles that are taken together, which fit its local memory. On gfx942
+    they stay in registers: two together, or one at a time up to 16 rows and beyond 256, where two
+    spill (`docs/kernels.md`). Up to 16 rows on gfx950 instead share a compute unit with another
+    program.
     """
     amd, twice = gpu.current().is_amd, gpu.current().arch == "gfx950"
     crowded = paged.pools[0].dtype.itemsize == 1 or paged.ancestors is not None
@@ -84,7 +84,7 @@ def mla_decode(
     *,
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
-    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    """Implement `pallas_kernels.mla_decode.api.mla_decode` as a GPU kernel."""
     batch, q_len, heads, kv_lora = q_latent.shape
     rows = q_len * heads
     tiles = choose_tiles(batch, rows, kv_lora, q_latent.dtype, paged)
@@ -114,13 +114,13 @@ def attend_part(
     scale: float,
     leave: Leave = leave,
 ) -> None:
-    """A tile of a sequence's rows, attended to one part of its context; leave: where to.
+    """Kernel body: attend a tile of a sequence's rows to one part of its context.
 
-    Grid: tiles of rows x parts x sequences. Blocks: queries [rows, kv_lora] and [rows, rope] of a
-    sequence, or [groups, rows, _] where several devices have queries, the pool whole as
-    [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
+    `leave` stores the result. Grid: tiles of rows x parts x sequences. Blocks: queries [rows,
+    kv_lora] and [rows, rope] of a sequence, or [groups, rows, _] where several devices have
+    queries, the pool whole as [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
     the sums [rows, kv_lora] are float32, 360 registers at 64 x 16, one wave a SIMD. Units: scores
-    to the base 2, float32; out float32, log_mass the logarithm to the base 2 of the part's mass.
+    to the base 2, float32; out float32, log_mass the base-2 logarithm of the part's mass.
     """
     (q_latent, q_rope), (pool,), (kv_scale,) = queries, pools, scales
     (*groups, rows, kv_lora), rope = q_latent.shape, q_rope.shape[-1]
@@ -153,11 +153,11 @@ def attend_part(
 def _as_values(
     latent: Array, own: ContextPart, pool: Any, slots: Slots, in_latent: Array, kv_lora: int
 ) -> Array:
-    """The latents again, for the second product.
+    """Load the latents again for the second product, on gfx950 only.
 
-    On AMD GPUs Triton keeps a load on its way during the step before only where one product takes
-    it. So each has a load of its own, unlike in a hint alone, which the machine code of gfx950 has
-    once. That of gfx942 would have both, one behind the other.
+    On AMD GPUs, Triton keeps a load in flight during the previous step only if a single product
+    uses it. So each product has its own load; they differ only in a cache hint, and gfx950's
+    machine code has one load. gfx942's would have both, one after the other.
     """
     if gpu.current().arch != "gfx950":
         return latent

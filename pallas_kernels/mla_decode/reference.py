@@ -1,4 +1,4 @@
-"""Paged latent attention, written plainly: the contract every other implementation meets."""
+"""Reference implementation of `mla_decode` in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def mla_decode(
     *,
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
-    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    """Reference implementation of `pallas_kernels.mla_decode.api.mla_decode`."""
     scores, rows = scores_and_rows(q_latent, q_rope, paged, scale)
     latent = rows[..., : q_latent.shape[-1]]
     probs = jax.nn.softmax(scores, axis=-1)
@@ -31,13 +31,13 @@ def scores_and_rows(
     paged: PagedKV,
     scale: float,
 ) -> tuple[Float[Array, "batch q_len heads slots"], Float[Array, "batch slots width"]]:
-    """float32 scores, -inf where a slot is not seen, and the slots' rows as the queries meet them:
-    in their dtype, 0 where no query of the sequence sees them."""
+    """Return float32 scores (-inf for unseen slots) and the slots' rows in the queries' dtype (0
+    for slots that no query of the sequence sees)."""
     (pool,), (kv_scale,) = paged.pools, paged.scales
     batch = q_latent.shape[0]
     rows = jnp.take(pool, paged.page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
     slots = jnp.arange(rows.shape[1])
-    # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+    # A stale slot may hold NaN, and 0 * NaN is NaN: remove it before the products.
     rows = jnp.where(paged.in_use(slots)[..., None], rows, 0)
     rows = scaled(rows, kv_scale, q_latent.dtype)
     query = jnp.concatenate([q_latent, q_rope], axis=-1)

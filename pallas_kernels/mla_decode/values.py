@@ -1,4 +1,4 @@
-"""The parts of a context joined, and the latents that come out turned into each head's values."""
+"""Merge of context parts, followed by the product of latents with each head's W_UV."""
 
 from functools import partial
 from typing import Any
@@ -14,8 +14,8 @@ from pallas_kernels.paged.kernel import LOWEST, load_where, padded
 from pallas_kernels.triton import dot, launch, load, store
 
 QUERIES, LATENTS, NUMBERS = 16, 128, 16384
-"""Queries of a program; how much of their latents it multiplies at a time, where all parts of that
-are as many numbers at most: they are loaded together."""
+"""Queries of a program; latent columns multiplied at a time; most numbers of all parts in such a
+step, which are loaded together."""
 
 
 def merge_into_values(
@@ -24,7 +24,7 @@ def merge_into_values(
     value_kernel: Float[Array, "heads kv_lora value"],
     q_len: int,
 ) -> Float[Array, "batch q_len heads value"]:
-    """What `merge` gives, rounded to the kernel's dtype, times value_kernel; one launch."""
+    """Merge parts, round to the kernel's dtype and multiply by value_kernel, in one launch."""
     batch, splits, rows, kv_lora = parts.shape
     heads, _, value = value_kernel.shape
     return launch(
@@ -38,7 +38,7 @@ def merge_into_values(
         ],
         out_specs=pl.BlockSpec((None, q_len, None, value), lambda h, b, t: (b, 0, h, 0)),
         out_shape=jax.ShapeDtypeStruct((batch, q_len, heads, value), value_kernel.dtype),
-        # What is overlapped takes local memory, of which the others have too little for both.
+        # Overlapped loads take local memory; other GPUs have too little for both.
         num_stages=2 if gpu.current().arch == "gfx950" else 1,
     )(
         parts.reshape(batch, splits * rows, kv_lora),
@@ -50,19 +50,19 @@ def merge_into_values(
 def _merge_queries(
     parts: Any, log_mass: Any, value_kernel: Any, out: Any, *, splits: int, heads: int
 ) -> None:
-    """The parts of a tile of queries of one head joined, times W_UV.
+    """Kernel body: merge the parts of a tile of one head's queries and multiply by W_UV.
 
     Grid: heads x sequences x tiles of queries. Blocks: all parts of a sequence [splits * rows,
     kv_lora], W_UV [kv_lora, value] of the head; [splits, queries, latents] at a time. Limit: loads
-    on their way, NUMBERS of parts. Units: float32 sums; logarithms to the base 2.
+    in flight, NUMBERS of parts. Units: float32 sums; logarithms to the base 2.
     """
     q_len, (kv_lora, value) = out.shape[0], value_kernel.shape
     queries = min(QUERIES, padded(q_len))
     latents = max(16, min(LATENTS, padded(kv_lora, 16), NUMBERS // (queries * splits)))
     query = pl.program_id(2) * queries + jnp.arange(queries)
     column, split = jnp.arange(padded(value, 16)), jnp.arange(splits)
-    # No load of parts is masked: AMD GPUs would branch and wait. What does not exist is the first
-    # part of the last query, weighed 0.
+    # Loads of parts are never masked: AMD GPUs would branch and wait. A missing part is replaced by
+    # the first part of the last query with weight 0.
     is_column = None if column.size == value else (column < value)[None, :]
     first = (jnp.minimum(query, q_len - 1) * heads + pl.program_id(0))[None, :]
     stride = q_len * heads
@@ -80,7 +80,7 @@ def _merge_queries(
         kept = None if is_latent is None else is_latent[None, None, :]
         values = load_where(parts, (row[:, :, None], latent[None, None, :]), kept)
         mean = jnp.sum(jnp.where(exists[:, :, None], values * weights[:, :, None], 0.0), axis=0)
-        # A product has 16 rows at least.
+        # A product has at least 16 rows.
         mean = jnp.broadcast_to(mean[:, None, :], (queries, QUERIES // queries, latents))
         inside = None if is_latent is None else is_latent[:, None]
         place = latent[:, None], column[None, :]
@@ -92,7 +92,8 @@ def _merge_queries(
     copy = jnp.arange(QUERIES)
     query = pl.program_id(2) * queries + lax.div(copy, QUERIES // queries)
     is_query = (lax.rem(copy, QUERIES // queries) == 0) & (query < q_len)
-    # Interpreted, a masked store writes what was there: not to a place that is written.
+    # In interpreted mode, a masked store rewrites the old value: keep it off places that are
+    # written.
     query = jnp.where(is_query, query, q_len)
     mask = is_query[:, None] & (column < value)[None, :]
     store(out.at[query[:, None], column[None, :]], total.astype(out.dtype), mask=mask)

@@ -1,4 +1,4 @@
-"""Paged latent attention in XLA: one copy of a chunk serves as keys and as values."""
+"""CPU implementation of `mla_decode`: one copy of a chunk serves as keys and as values."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,7 +16,7 @@ def mla_decode(
     *,
     value_kernel: Float[Array, "heads kv_lora value"] | None = None,
 ) -> Float[Array, "batch q_len heads _"]:
-    """See `pallas_kernels.mla_decode.api.mla_decode`."""
+    """CPU implementation of `pallas_kernels.mla_decode.api.mla_decode`."""
     mean, _ = mean_and_mass(q_latent, q_rope, paged, scale)
     out = mean.astype(q_latent.dtype)
     return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
@@ -28,7 +28,7 @@ def mean_and_mass(
     paged: PagedKV,
     scale: float,
 ) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads"]]:
-    """See `pallas_kernels.paged.softmax.attend`."""
+    """Return what `pallas_kernels.paged.softmax.attend` does: float32 means and log2 masses."""
     (pool,), (kv_scale,) = paged.pools, paged.scales
     batch, _, heads, kv_lora = q_latent.shape
     width, ancestors = pool.shape[-1], paged.ancestors
@@ -38,7 +38,7 @@ def mean_and_mass(
         rows = scaled(gather_slots(pool, pages, paged.in_use(slots)), kv_scale, query.dtype)
         return rows, rows
 
-    # The rope part comes along in the values, because cutting it off would be a second copy.
+    # Values keep the rope part, because cutting it off would be a second copy.
     mean, log_mass = attend(
         query,
         jnp.repeat(paged.positions, heads, axis=1),

@@ -16,12 +16,12 @@ def mla_prefill(
     value_kernel: Float[Array, "heads kv_lora value"],
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
-    """Attend a chunk of a prompt causally to a paged pool of latents, its own rows among them.
+    """Attend a prompt chunk causally to a paged pool of latents that already holds its rows.
 
-    A latent c of the pool stands for each head's key c @ key_kernel[head], followed by the row's
-    rotated part, and for its value c @ value_kernel[head]. There are no trees here. On a GPU keys
-    and values of the context are computed once for all rows, which from about 170 rows on is less
-    work than absorbing them (kv_lora 512, heads of 128).
+    For each head, a latent c of the pool has the key c @ key_kernel[head], followed by the row's
+    rotated part, and the value c @ value_kernel[head]. Trees are not supported. On a GPU, keys and
+    values of the context are computed once for all rows. From about 170 rows on, this is less work
+    than absorbing them (kv_lora 512, heads of 128).
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     _check("mla_prefill", q_nope, q_rope, paged, key_kernel, value_kernel)
@@ -41,11 +41,11 @@ def mla_prefill_part(
     value_kernel: Float[Array, "heads kv_lora value"],
     implementation: str | None = None,
 ) -> tuple[Float[Array, "batch q_len heads value"], Float[Array, "batch q_len heads"]]:
-    """As `mla_prefill`, to a part of the context that others are joined with.
+    """Run `mla_prefill` on a part of the context, for joining with other parts.
 
-    What it returns is float32: values, and the logarithm to the base 2 of each row's mass, the sum
-    of exp(score) over the slots it sees. Of a context that is cut anywhere the values are the
-    parts' own, weighed by 2 ** log-mass. positions of -1 see nothing: 0 and -inf.
+    Returns float32 values and the base-2 logarithm of each row's mass, the sum of exp(score) over
+    the slots it sees. The values of a split context are the parts' values weighted by 2 **
+    log-mass. A query with position -1 sees no slot and returns 0 and -inf.
     Raises ValueError as `mla_prefill` does.
     """
     _check("mla_prefill_part", q_nope, q_rope, paged, key_kernel, value_kernel)
@@ -63,7 +63,7 @@ def _check(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> None:
-    """Raises ValueError where shapes do not fit."""
+    """Raise ValueError if shapes do not fit."""
     (pool,) = paged.pools
     kernels = key_kernel.shape[:2], value_kernel.shape[:2]
     if kernels[0] != kernels[1] or kernels[0][0] != q_nope.shape[2]:

@@ -1,4 +1,4 @@
-"""Latent attention of a prompt's chunk at the published shapes."""
+"""Cases of `mla_prefill`: latent attention of a prompt chunk at the published shapes."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,13 +22,13 @@ CHUNKS = [
 
 
 def cases() -> list[Case]:
-    """A prompt's middle and, eight times as far, a long one's end; and a part of its context."""
+    """Return cases of a short and an eight times longer context, and of a context part."""
     whole = [make_case(shape, paged) for shape in LATENT_ATTENTION for paged in CHUNKS]
     return whole + [part_case(LATENT_ATTENTION[-1], paged) for paged in CHUNKS[:2]]
 
 
 def part_case(shape: LatentAttention, paged: PagedCase) -> Case:
-    """The same to a part of the context, with float32 values and their masses."""
+    """Build the case of a context part, with float32 values and masses."""
     whole = make_case(shape, paged)
     return replace(
         whole,
@@ -41,7 +41,6 @@ def part_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
-    """Heads of this shape and a chunk of their context."""
     width, slots = shape.kv_lora + shape.rope, paged.batch * paged.context
     rows = paged.batch * paged.q_len * shape.heads
     seen = paged.context - paged.q_len // 2
@@ -63,7 +62,6 @@ def make_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _run(operation: Any, q: Any, q_rope: Any, keys: Any, values: Any, paged: PagedKV) -> Any:
-    """operation at the published scale."""
     return operation(q, q_rope, paged, 192**-0.5, key_kernel=keys, value_kernel=values)
 
 

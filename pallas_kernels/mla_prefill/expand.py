@@ -1,4 +1,4 @@
-"""Keys and values of every head for the slots of paged latents that are in use."""
+"""Expansion of paged latents to keys and values of every head, for the slots in use."""
 
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import dot, launch, load, store
 
 SLOTS, LATENTS = 64, 64
-"""Slots of a program, and how much of their latents it multiplies at a time."""
+"""Slots of a program; latent columns that it multiplies at a time."""
 
 
 def expand(
@@ -28,7 +28,7 @@ def expand(
     value_kernel: Float[Array, "heads kv_lora value"],
     paged: PagedKV,
 ) -> tuple[Float[Array, "batch heads slots nope"], Float[Array, "batch heads slots value"]]:
-    """Keys without their rotated part, and values; what lies past a sequence's use is not set."""
+    """Return keys without rotated part, and values. Slots past a sequence's use are undefined."""
     (arrays, specs), kernels = arrays_and_specs(paged, paged.flat_pools), (key_kernel, value_kernel)
     batch, pages_per_seq = paged.page_table.shape
     heads, slots = key_kernel.shape[0], pages_per_seq * paged.page_size
@@ -46,7 +46,7 @@ def expand(
 
 
 def of_head(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """Of [batch, heads, ...] a program sees its own sequence's and head's part."""
+    """Return the spec of a program's own sequence and head in [batch, heads, ...]."""
     return pl.BlockSpec((None, None, *array.shape[2:]), lambda t, h, b: (b, h, 0, 0))
 
 
@@ -57,7 +57,7 @@ def _kernel_of_head(kernel: Array) -> pl.BlockSpec:
 def _expand_slots(
     kernels: Any, pools: Any, scales: Any, table: Any, positions: Any, *outs: Any, page_size: int
 ) -> None:
-    """Keys and values of one head for a tile of a sequence's slots.
+    """Kernel body: keys and values of one head for a tile of a sequence's slots.
 
     Grid: tiles of slots x heads x sequences. Blocks: both kernels [kv_lora, size] of the head, the
     pool whole as [slots, width]; [SLOTS, LATENTS] of the latents at a time. Limit: products;

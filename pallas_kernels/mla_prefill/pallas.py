@@ -1,8 +1,8 @@
-"""Latent attention of a chunk on a GPU: expand the context's keys and values once, then attend.
+"""GPU kernel of `mla_prefill`: expand the context's keys and values once, then attend.
 
 Absorbed, a score and its value cost kv_lora + rope + kv_lora products a row; expanded, nope + rope
-+ value, and once for all rows kv_lora * (nope + value). For Kimi: 1088 against 320 and 131,072.
-Key blocks are counted from slot 0, so a row's bits do not depend on where its chunk begins.
++ value, and once for all rows kv_lora * (nope + value). For Kimi: 1088 against 320 and 131,072. Key
+blocks are counted from slot 0, so a row's bits do not depend on where its chunk begins.
 """
 
 import math
@@ -39,7 +39,7 @@ from pallas_kernels.tuning import tuned
 
 @dataclass(frozen=True)
 class PrefillTiles:
-    """rows x keys: scores that a program of one head has at a time."""
+    """Tile sizes: rows x keys scores that a program of one head computes at a time."""
 
     rows: int = 128
     keys: int = 32
@@ -48,7 +48,7 @@ class PrefillTiles:
 
 
 def choose_tiles(heads: int, dtype: DTypeLike) -> PrefillTiles:
-    """64 keys take half of CDNA's waves away; NVIDIA GPUs have room for them with 8 warps."""
+    """Choose tiles. 64 keys would halve CDNA's waves; NVIDIA GPUs have room for 64 with 8 warps."""
     amd = gpu.current().is_amd
     heuristic = (
         PrefillTiles() if amd or dtype == jnp.float32 else PrefillTiles(keys=64, num_warps=8)
@@ -65,7 +65,7 @@ def mla_prefill(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    """Implement `pallas_kernels.mla_prefill.api.mla_prefill` as a GPU kernel."""
     (attended,) = _launched(
         *(q_nope, q_rope, paged, scale, key_kernel, value_kernel),
         name="mla_prefill",
@@ -83,7 +83,7 @@ def mla_prefill_part(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> tuple[Float[Array, "batch q_len heads value"], Float[Array, "batch q_len heads"]]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
+    """Implement `pallas_kernels.mla_prefill.api.mla_prefill_part` as a GPU kernel."""
     values, log_mass = _launched(
         *(q_nope, q_rope, paged, scale, key_kernel, value_kernel),
         name="mla_prefill_part",
@@ -103,7 +103,7 @@ def _launched(
     name: str,
     outs: Sequence[tuple[tuple[int, ...], DTypeLike]],
 ) -> list[Float[Array, "batch q_len heads *row"]]:
-    """Both kernels. outs: of what each row leaves, the shape and dtype."""
+    """Launch both kernels. `outs` are the shape and dtype of each row's results."""
     batch, q_len, heads, _ = q_nope.shape
     expanded = expand(key_kernel, value_kernel, paged)
     tiles, (arrays, specs) = (
@@ -140,13 +140,13 @@ def _attend(
     page_size: int,
     scale: float,
 ) -> None:
-    """A tile of one head's queries, attended to all slots that they see.
+    """Kernel body: attend a tile of one head's queries to all slots that they see.
 
     Grid: tiles of queries x heads x sequences. Blocks: queries [q_len * heads, nope] and [.., rope]
     and keys and values [slots, size] of a sequence, the pool whole as [slots, width] for the
     rotated part; [rows, keys] scores at a time. Limit: registers, 249 at 128 x 32, two waves a
-    SIMD. Units: scores to the base 2, float32; log_mass [q_len * heads], where it is asked for, the
-    logarithm to the base 2 of each row's mass.
+    SIMD. Units: scores to the base 2, float32; log_mass [q_len * heads], if requested, the base-2
+    logarithm of each row's mass.
     """
     (q_nope, q_rope), (keys, values), (pool,), (kv_scale,) = queries, expanded, pools, scales
     q_len, rope = positions.shape[0], q_rope.shape[1]

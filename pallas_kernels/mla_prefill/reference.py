@@ -1,4 +1,4 @@
-"""Paged latent attention with keys and values of every head, written plainly: the contract."""
+"""Reference implementation of `mla_prefill` with expanded keys and values, in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def mla_prefill(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    """Reference implementation of `pallas_kernels.mla_prefill.api.mla_prefill`."""
     scores, values = scores_and_values(q_nope, q_rope, paged, scale, key_kernel, value_kernel)
     probs = jax.nn.softmax(scores, axis=-1)
     return jnp.einsum("bqhs,bshd->bqhd", probs.astype(values.dtype), values)
@@ -33,7 +33,7 @@ def mla_prefill_part(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> tuple[Float[Array, "batch q_len heads value"], Float[Array, "batch q_len heads"]]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
+    """Reference implementation of `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
     scores, values = scores_and_values(q_nope, q_rope, paged, scale, key_kernel, value_kernel)
     probs, mass = softmax_and_mass(scores)
     means = jnp.einsum(
@@ -50,12 +50,12 @@ def scores_and_values(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> tuple[Float[Array, "batch q_len heads slots"], Float[Array, "batch slots heads value"]]:
-    """float32 scores, -inf where a slot is not seen, and each head's values of the slots."""
+    """Return float32 scores, -inf for unseen slots, and each head's values of the slots."""
     (pool,), (kv_scale,), positions = paged.pools, paged.scales, paged.positions
     batch, kv_lora = positions.shape[0], key_kernel.shape[1]
     rows = jnp.take(pool, paged.page_table, axis=0, mode="clip").reshape(batch, -1, pool.shape[-1])
     slots = jnp.arange(rows.shape[1])
-    # A stale slot may hold NaN, and 0 * NaN is NaN: it must be gone before the products.
+    # A stale slot may hold NaN, and 0 * NaN is NaN: remove it before the products.
     rows = scaled(jnp.where(paged.in_use(slots)[..., None], rows, 0), kv_scale, q_nope.dtype)
     latent, rotated = rows[..., :kv_lora], rows[..., kv_lora:]
     keys = jnp.einsum("bsc,hcd->bshd", latent, key_kernel)

@@ -1,4 +1,4 @@
-"""Latent attention of a chunk in XLA: absorbed into query and output, as a decode step has it."""
+"""CPU implementation of `mla_prefill`: absorbed into query and output, as in a decode step."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def mla_prefill(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill`."""
+    """CPU implementation of `pallas_kernels.mla_prefill.api.mla_prefill`."""
     mean, _ = _of_latents(q_nope, q_rope, paged, scale, key_kernel)
     with jax.named_scope("mla_expand_value"):
         return jnp.einsum("bqhc,hcd->bqhd", mean.astype(q_nope.dtype), value_kernel)
@@ -32,10 +32,10 @@ def mla_prefill_part(
     key_kernel: Float[Array, "heads kv_lora nope"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> tuple[Float[Array, "batch q_len heads value"], Float[Array, "batch q_len heads"]]:
-    """See `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
+    """CPU implementation of `pallas_kernels.mla_prefill.api.mla_prefill_part`."""
     mean, log_mass = _of_latents(q_nope, q_rope, paged, scale, key_kernel)
     with jax.named_scope("mla_expand_value"):
-        # XLA:CPU has no such product of bfloat16 into float32.
+        # XLA:CPU does not support this product of bfloat16 with a float32 result.
         return jnp.einsum("bqhc,hcd->bqhd", mean, value_kernel.astype(jnp.float32)), log_mass
 
 
@@ -46,7 +46,7 @@ def _of_latents(
     scale: float,
     key_kernel: Float[Array, "heads kv_lora nope"],
 ) -> tuple[Float[Array, "batch q_len heads kv_lora"], Float[Array, "batch q_len heads"]]:
-    """Each head's mean of latents, and the logarithm of its mass; float32."""
+    """Return each head's mean of latents, and its log2 mass; float32."""
     with jax.named_scope("mla_absorb_query"):
         q = jnp.einsum("bqhd,hcd->bqhc", q_nope, key_kernel)
     return mean_and_mass(q, q_rope, paged, scale)

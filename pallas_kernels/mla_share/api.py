@@ -1,7 +1,7 @@
-"""Latent attention to a context that several devices hold parts of, the same pages on each.
+"""Latent attention to a context that is split over several devices, with the same page ids on each.
 
-Every device attends the heads of all of them to its own part (`attend_share`), sends each head's
-share to the device that the head belongs to, and joins what it gets (`share_values`).
+Every device attends the heads of all of them to its own part of the context (`attend_share`), sends
+each head's partial attention to the head's device, and joins those it receives (`share_values`).
 """
 
 import jax.numpy as jnp
@@ -24,12 +24,12 @@ def attend_share(
 ) -> Float[Array, "groups batch q_len heads share"]:
     """Attend the absorbed queries of `groups` devices to this device's part of each context.
 
-    paged: its pool and page table, and as positions the last of its own slots that a query sees,
-    -1 where it sees none of them. There are no trees here. scale multiplies the scores.
-    A row of the result, in the queries' bfloat16 or float32: the mean of latents, 0 where nothing
-    is seen; then MASS numbers, of which the first (float32) or the first three (bfloat16) add up to
-    the float32 logarithm to the base 2 of the sum of exp(score), -1e30 where nothing is seen; the
-    others are 0. A NaN that is seen makes both NaN.
+    paged: this device's pool and page table. A position is the last of this device's slots that the
+    query sees, -1 if it sees none. Trees are not supported. Scores are multiplied by `scale`.
+    A row of the result, in the queries' bfloat16 or float32, is the mean of latents, 0 without
+    visible slots, followed by MASS numbers. The first of these (float32) or the sum of the first
+    three (bfloat16) is the float32 base-2 logarithm of the sum of exp(score), -1e30 without visible
+    slots; the others are 0. If a visible slot holds NaN, mean and logarithm are NaN.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     (pool,) = paged.pools
@@ -57,11 +57,11 @@ def share_values(
     *,
     implementation: str | None = None,
 ) -> Float[Array, "batch q_len heads value"]:
-    """Join the shares that `groups` devices made of the same heads, and make each head's values.
+    """Join the partial attention of `groups` devices and compute each head's values.
 
-    Rows are those of `attend_share`; the means are weighed by their masses and added in float32,
-    in the groups' order, and each head's mean is multiplied with its matrix. Rows that no group
-    saw anything of are 0.
+    Rows are those of `attend_share`. Means are weighted by their masses and added in float32 in the
+    order of the groups; each head's mean is multiplied by its matrix. Rows without a visible slot
+    in any group are 0.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     heads, kv_lora, _ = value_kernel.shape

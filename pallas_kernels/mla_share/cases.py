@@ -1,4 +1,4 @@
-"""A context that all devices of a model share, at the published shapes: 64 heads meet each part."""
+"""Cases of `attend_share` and `share_values`: all 64 heads attend to each context part."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,19 +17,18 @@ from pallas_kernels.quantized.examples import matrix_instruction
 from pallas_kernels.shapes import LATENT_ATTENTION, LatentAttention
 
 ALL_HEADS, LONGEST = 64, 100 * 1024
-"""Of Kimi-K2.5; and slots of the longest contexts that are timed."""
+"""Kimi-K2.5's heads; slots of the longest timed contexts."""
 
 
 def cases() -> list[Case]:
-    """At TP4 and TP8 that many devices' heads and a part of 8.7K or 100K slots; and what one device
-    joins."""
+    """Return cases at TP4 and TP8: all heads at a part of 8.7K or 100K slots, and the join."""
     shared = [shape for shape in LATENT_ATTENTION if shape.heads < ALL_HEADS]
     steps = [share_case(shape, paged) for shape in shared for paged in _parts(groups_of(shape))]
     return steps + [values_case(shape, rows) for shape in shared for rows in (16, 64, 256)]
 
 
 def groups_of(shape: LatentAttention) -> int:
-    """Devices that share the heads and the context."""
+    """Return the number of devices that share the heads and the context."""
     return ALL_HEADS // shape.heads
 
 
@@ -37,7 +36,7 @@ def _parts(groups: int) -> Iterator[PagedCase]:
     for q_len in (1, 4):
         for context in (LONG // groups, LONGEST // groups):
             yield from (PagedCase(q_len, context, batch=batch) for batch in (16, 64))
-        # A batch that every GPU cuts, in its tiles of 32 or 64 rows.
+        # A batch for which every GPU splits the context, with its tiles of 32 or 64 rows.
         yield PagedCase(q_len, LONG // groups, fp8=True, batch=16 if q_len == 1 else 8)
 
 
@@ -47,7 +46,7 @@ def share_case(
     groups: int | None = None,
     kernels: tuple[str, ...] | None = None,
 ) -> Case:
-    """The heads of all devices at one device's part; shares come out."""
+    """Build the case of all devices' heads and one device's part of the context."""
     groups = groups or groups_of(shape)
     width, rows = shape.kv_lora + shape.rope, groups * paged.q_len * shape.heads
     slots = paged.batch * paged.context
@@ -73,19 +72,18 @@ def share_case(
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + paged.batch * rows * (width + shape.kv_lora + MASS) * 2,
         flops=2 * rows * slots * (width + shape.kv_lora),
-        # A kernel and a format each, of many that differ in their batch.
+        # One case for each kernel and format; the others differ only in batch.
         decode=groups == 8 and paged.context < LONG and (paged.q_len == 1) == paged.fp8,
     )
 
 
 def _kernels(rows: int) -> tuple[str, ...]:
-    """With as many programs of 64 rows as a GPU has compute units, or more than half as many, no
-    context is cut."""
+    """Return the kernels launched. With as many programs of 64 rows as a GPU has compute units, or
+    more than half as many, contexts are not split."""
     return ("mla_share",) if rows >= 64 * 256 else ("mla_share_parts", "mla_share_merge")
 
 
 def values_case(shape: LatentAttention, rows: int, groups: int | None = None) -> Case:
-    """Shares of one device's heads; so many rows."""
     groups = groups or groups_of(shape)
     matrices = shape.heads * shape.kv_lora * VALUE
     shares = groups * rows * shape.heads * (shape.kv_lora + MASS)
@@ -114,5 +112,4 @@ def values_case(shape: LatentAttention, rows: int, groups: int | None = None) ->
 
 
 def _run(operation: Any, q: Any, q_rope: Any, paged: PagedKV) -> Any:
-    """operation at the published scale."""
     return operation(q, q_rope, paged, SCALE)

@@ -1,7 +1,7 @@
-"""Shares of latent attention on a GPU: the kernel of `mla_decode` for the rows of all groups.
+"""GPU kernel of `attend_share`: the kernel of `mla_decode` on the rows of all devices.
 
-Queries are read as the gathering left them and shares written as the sending takes them, by group:
-neither needs a copy.
+Queries are read in the layout of the all-gather and results written in the layout of the send, by
+group, so that neither needs a copy.
 """
 
 import math
@@ -30,7 +30,7 @@ def attend_share(
     paged: PagedKV,
     scale: float,
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.mla_share.api.attend_share`."""
+    """Implement `pallas_kernels.mla_share.api.attend_share` as a GPU kernel."""
     groups, batch, q_len, heads, kv_lora = q_latent.shape
     rows = groups * q_len * heads
     tiles = choose_tiles(batch, rows, kv_lora, q_latent.dtype, paged)
@@ -56,7 +56,7 @@ def attend_share(
 def _leave_share(
     own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array
 ) -> None:
-    """As `leave`, of a context in one part: rows of the share [groups, rows, share]."""
+    """Store rows of partial attention [groups, rows, share] for an unsplit context."""
     some, (_, rows, share) = state.mass != 0, own.out.shape
     mass = jnp.where(some, state.mass, 1.0)
     mean = jnp.where(some[:, None], state.total * (value_scale / mass)[:, None], 0.0)
@@ -73,7 +73,7 @@ def _leave_share(
 
 
 def _columns(found: Sequence[Array], place: Array) -> Array:
-    """Each of these at its own place, and zeros."""
+    """Put each term into its column; other columns are zero."""
     columns = jnp.zeros(place.shape, jnp.float32)
     for number, term in enumerate(found):
         columns = jnp.where(place == number, term, columns)
@@ -87,7 +87,7 @@ def merge_shares(
     *,
     name: str,
 ) -> Float[Array, "groups batch rows share"]:
-    """The parts of each row joined, into its share."""
+    """Merge the context parts of each row into its partial attention."""
     (batch, splits, all_rows, kv_lora), (_, _, rows, share) = parts.shape, out.shape
     return launch(
         _merge_row,
@@ -105,11 +105,11 @@ def merge_shares(
 
 
 def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
-    """A row's parts joined, rounded to out's dtype, and their mass behind them.
+    """Kernel body: merge a row's parts, round to out's dtype, and append their log mass.
 
     Grid: rows of all groups x sequences. Blocks: parts [splits, kv_lora] and log_mass [splits] of
-    the row, all in registers. Limit: memory's bandwidth. Units: float32 parts, logarithms to the
-    base 2; -inf is a part that is not read.
+    the row, all in registers. Limit: memory bandwidth. Units: float32 parts, logarithms to the base
+    2; a part of -inf is not read.
     """
     kv_lora = parts.shape[1]
     mean, mass = joined(parts, log_mass)

@@ -1,4 +1,4 @@
-"""Shares of latent attention and how they are joined, written plainly: the contract."""
+"""Reference implementations of `attend_share` and `share_values` in plain JAX."""
 
 from functools import reduce
 from operator import add
@@ -18,7 +18,7 @@ def attend_share(
     paged: PagedKV,
     scale: float,
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.mla_share.api.attend_share`."""
+    """Reference implementation of `pallas_kernels.mla_share.api.attend_share`."""
     groups, *_, kv_lora = q_latent.shape
     scores, rows = scores_and_rows(in_one(q_latent), in_one(q_rope), paged, scale)
     weights, mass = softmax_and_mass(scores)
@@ -31,15 +31,16 @@ def share_values(
     shares: Float[Array, "groups batch q_len heads share"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """See `pallas_kernels.mla_share.api.share_values`."""
+    """Reference implementation of `pallas_kernels.mla_share.api.share_values`."""
     return jnp.einsum("bqhc,hcd->bqhd", join_shares(shares), value_kernel)
 
 
 def join_shares(
     shares: Float[Array, "groups batch q_len heads share"],
 ) -> Float[Array, "batch q_len heads dim"]:
-    """Shares that `groups` devices made of the same heads: their means weighed by their masses,
-    added in float32 in the groups' order; 0 for rows that no group saw anything of."""
+    """Join the partial attention of `groups` devices to the same heads. Means are weighted by their
+    masses and added in float32 in the order of the groups; rows without a visible slot in any group
+    are 0."""
     means, log_mass = unpack(shares, shares.shape[-1] - MASS)
     weights = jnp.exp2(log_mass - log_mass.max(axis=0))
     total = reduce(add, weights[..., None] * means.astype(jnp.float32))
@@ -49,12 +50,12 @@ def join_shares(
 def in_one(
     queries: Float[Array, "groups batch q_len heads dim"],
 ) -> Float[Array, "batch q_len all_heads dim"]:
-    """The heads of all groups side by side, the groups in their order."""
+    """Concatenate the heads of all groups, in the order of the groups."""
     return jnp.concatenate(list(queries), axis=2)
 
 
 def apart(
     rows: Float[Array, "batch q_len all_heads share"], groups: int
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """What `in_one` puts side by side, by group again."""
+    """Split heads into groups again: the inverse of `in_one`."""
     return jnp.stack(jnp.split(rows, groups, axis=2))

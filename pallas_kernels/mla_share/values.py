@@ -1,4 +1,4 @@
-"""The shares of several devices joined, and the latents that come out turned into values."""
+"""Join of partial attention of several devices, followed by the product with W_UV."""
 
 from functools import partial, reduce
 from operator import add
@@ -15,14 +15,14 @@ from pallas_kernels.paged.kernel import LOWEST, load_where, padded
 from pallas_kernels.triton import dot, launch, store
 
 ROWS, LATENTS, VALUES = 16, 128, 64
-"""Of a program: rows, numbers of values, and how much of the latents it multiplies at a time."""
+"""Rows of a program, latent columns multiplied at a time, and columns of values."""
 
 
 def share_values(
     shares: Float[Array, "groups batch q_len heads share"],
     value_kernel: Float[Array, "heads kv_lora value"],
 ) -> Float[Array, "batch q_len heads value"]:
-    """See `pallas_kernels.mla_share.api.share_values`."""
+    """Implement `pallas_kernels.mla_share.api.share_values` as a GPU kernel."""
     (groups, batch, q_len, heads, share), (_, kv_lora, value) = shares.shape, value_kernel.shape
     rows = batch * q_len
     values = min(VALUES, padded(value, 16))
@@ -42,19 +42,19 @@ def share_values(
 
 
 def _join_rows(shares: Any, value_kernel: Any, out: Any, *, values: int) -> None:
-    """The shares of a tile of rows of one head joined, times a tile of W_UV's columns.
+    """Kernel body: join partial attention for a tile of one head's rows, times a tile of W_UV.
 
     Grid: heads x tiles of columns x tiles of rows. Blocks: shares [groups, rows, share] and W_UV
-    [kv_lora, value] of the head; [ROWS, LATENTS] of each group at a time. Limit: loads on their
-    way, all groups' of a step. Units: float32 sums in the groups' order; logarithms to the base 2.
+    [kv_lora, value] of the head; [ROWS, LATENTS] of each group at a time. Limit: loads in flight,
+    all groups' of a step. Units: float32 sums in the groups' order; logarithms to the base 2.
     """
     (groups, rows, _), (kv_lora, value) = shares.shape, value_kernel.shape
     latents = min(LATENTS, padded(kv_lora, 16))
     row = pl.program_id(2) * ROWS + jnp.arange(ROWS)
     column = pl.program_id(1) * values + jnp.arange(values)
     is_column = None if value % values == 0 else (column < value)[None, :]
-    # No load of shares is masked: AMD GPUs would branch and wait. The last row stands for those
-    # behind it.
+    # Loads of shares are never masked: AMD GPUs would branch and wait. Rows past the end repeat the
+    # last one.
     there, group = jnp.minimum(row, rows - 1)[None, :], jnp.arange(padded(groups))[:, None]
     is_group = group < groups
     group = jnp.minimum(group, groups - 1)
@@ -76,14 +76,15 @@ def _join_rows(shares: Any, value_kernel: Any, out: Any, *, values: int) -> None
 
     total = jnp.zeros((ROWS, values), jnp.float32)
     total = lax.fori_loop(0, pl.cdiv(kv_lora, latents), add_latents, total)
-    # Interpreted, a masked store writes what was there: not to a place that is written.
+    # In interpreted mode, a masked store rewrites the old value: keep it off places that are
+    # written.
     row = jnp.where(row < rows, row, rows)
     mask = (row < rows)[:, None] & (column < value)[None, :]
     store(out.at[row[:, None], column[None, :]], total.astype(out.dtype), mask=mask)
 
 
 def _log_mass(shares: Any, group: Array, row: Array, kv_lora: int) -> Array:
-    """See `pallas_kernels.mla_share.layout.unpack`."""
+    """Load the log masses; see `pallas_kernels.mla_share.layout.unpack`."""
     found = [
         load_where(shares, (group, row, jnp.full((1, 1), kv_lora + term)))
         for term in range(terms_of(shares.dtype))

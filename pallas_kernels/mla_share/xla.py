@@ -1,4 +1,4 @@
-"""Shares of latent attention in XLA: one copy of a chunk serves all groups."""
+"""CPU implementation of `attend_share`: one copy of a chunk serves all groups."""
 
 from jaxtyping import Array, Float
 
@@ -14,6 +14,6 @@ def attend_share(
     paged: PagedKV,
     scale: float,
 ) -> Float[Array, "groups batch q_len heads share"]:
-    """See `pallas_kernels.mla_share.api.attend_share`."""
+    """CPU implementation of `pallas_kernels.mla_share.api.attend_share`."""
     found = mean_and_mass(in_one(q_latent), in_one(q_rope), paged, scale)
     return apart(pack(*found, q_latent.dtype), q_latent.shape[0])

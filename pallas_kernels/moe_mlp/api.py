@@ -19,14 +19,14 @@ def moe_mlp(
     first: Int[Array, ""] | int | None = None,
     shared: GatedKernels | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """The weighted sum of each token's experts, as `route` chooses and weighs them by float32
-    logits, plus the expert that all tokens share, if there is one.
+    """Return the weighted sum of each token's experts, plus the shared expert if there is one.
 
-    experts: a stack [experts, in, out] of each matrix; of the experts that a device has, beginning
-    with `first` (None: it has all), or of a part of each: the result is then what this device adds
-    to the sum over all. shared: one matrix [in, out] each. They may be quantised.
-    Where a kernel can, it quantises x in the router's launch, and the shared expert runs in those
-    of the routed ones. Raises ValueError on shapes that do not fit.
+    `route` chooses and weights the experts from float32 logits. experts: stacks [experts, in, out]
+    of each matrix: a device's experts, beginning with `first` (None: it has all), or its part of
+    each; the result is then what this device adds to the sum over all. shared: one matrix [in, out]
+    each. All of them may be quantised. Where kernels can, x is quantised in the router's launch,
+    and the shared expert runs in the launches of the routed ones. Raises ValueError on shapes that
+    do not fit.
     """
     gate = experts.gate
     held = None if first is None else Held(jnp.reshape(first, 1), gate.shape[0])
@@ -43,6 +43,6 @@ def moe_mlp(
         return routed
     with jax.named_scope("moe_shared_expert"):
         own = matmul(gated_matmul(x, shared.gate, shared.up), shared.down)
-        # Left to itself the GPU's library adds the routed sum to its product, and that sum is a
-        # launch of its own then, not a part of the one that adds the residual.
+        # Without the barrier, the GPU's library adds the routed sum to its product. That sum then
+        # needs a separate launch, instead of being part of the one that adds the residual.
         return routed + jax.lax.optimization_barrier(own)

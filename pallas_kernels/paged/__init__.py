@@ -1,1 +1,1 @@
-"""Paged attention and its cache: what operations on pools of pages share."""
+"""Code shared by the operations on paged KV pools."""

@@ -1,4 +1,4 @@
-"""Paged contexts as a decode step finds them, for the cases of the attention operations."""
+"""Paged contexts of decode steps, for the cases of the attention operations."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from pallas_kernels.paged.kv import PagedKV
 
 KV_SCALE = 0.25
 LONG = 8704
-"""Slots that a prompt of 8K has in the middle of an answer of 1K."""
+"""Slots of a prompt of 8K in the middle of an answer of 1K."""
 
 
 @dataclass(frozen=True)
 class PagedCase:
-    """Sequences of equal length: q_len rows each, the last of so many slots, or nodes of a tree."""
+    """Sequences of `context` slots each, of which the last q_len are queries or tree nodes."""
 
     q_len: int
     context: int
@@ -28,45 +28,43 @@ class PagedCase:
 
     @property
     def variant(self) -> str:
-        """How it is listed: `q4_8k_page16_fp8`; of another batch than 16 `q4_8k_page16_b64`."""
+        """Name in a case: `q4_8k_page16_fp8`; with a batch other than 16 `q4_8k_page16_b64`."""
         parts = [f"q{self.q_len}", f"{self.context / 1024:g}k", f"page{self.page_size}"]
         parts += [f"b{self.batch}"] * (self.batch != 16)
         return "_".join([*parts, *["fp8"] * self.fp8, *["tree"] * self.tree])
 
     @property
     def kv_dtype(self) -> DTypeLike:
-        """Of the pools."""
         return jnp.float8_e4m3fn if self.fp8 else jnp.bfloat16
 
     @property
     def pages(self) -> int:
-        """Of one pool: those of the sequences and one of scratch."""
+        """Pages of one pool: those of the sequences and one scratch page."""
         return self.batch * (self.context // self.page_size) + 1
 
     def queries(self, key: Array, *dims: int) -> Float[Array, "batch q_len heads dim"]:
-        """Query rows [batch, q_len, *dims]."""
         return jax.random.normal(key, (self.batch, self.q_len, *dims), jnp.bfloat16)
 
     def pool(self, key: Array, *row: int) -> Float[Array, "pages page_size *row"]:
-        """A pool of rows like these; in float8 they stand for KV_SCALE times what is stored."""
+        """Return a pool of normal rows; a float8 pool stores them divided by KV_SCALE."""
         rows = jax.random.normal(key, (self.pages, self.page_size, *row), jnp.bfloat16)
         return (rows / KV_SCALE).astype(self.kv_dtype) if self.fp8 else rows
 
     def _positions(self) -> Int[Array, "batch q_len"]:
-        """Of the rows; those of a tree's nodes are all the last before it."""
+        """Return the rows' positions; tree nodes all have the last position before the tree."""
         first = self.context - self.q_len
         rows = jnp.full(self.q_len, first - 1) if self.tree else first + jnp.arange(self.q_len)
         return jnp.broadcast_to(rows.astype(jnp.int32), (self.batch, self.q_len))
 
     def view(self, key: Array, *pools: Array) -> PagedKV:
-        """These pools as the rows see them, pages in an order drawn by the key."""
+        """Return a PagedKV of these pools, with pages in a random order drawn from the key."""
         scales = tuple(jnp.float32(KV_SCALE) if self.fp8 else None for _ in pools)
         ancestors = self._ancestors() if self.tree else None
         table = jax.random.permutation(key, self.pages - 1).reshape(self.batch, -1) + 1
         return PagedKV(pools, scales, table, self._positions(), ancestors)
 
     def _ancestors(self) -> Bool[Array, "batch q_len nodes"]:
-        """Of a binary tree: node i hangs on (i - 1) // 2."""
+        """Return the ancestors of a binary tree: the parent of node i is (i - 1) // 2."""
         mask = np.eye(self.q_len, dtype=bool)
         for node in range(1, self.q_len):
             mask[node] |= mask[(node - 1) // 2]

@@ -1,11 +1,11 @@
-"""Inside of an attention kernel: a program's rows and its part of one sequence's context.
+"""Inside an attention kernel: a program's rows and its part of one sequence's context.
 
-The part is walked in tiles of keys, the next one on its way while one is multiplied. Where a page
-holds whole tiles, a tile lies in one page: its number is a scalar, looked up two steps before.
+A part is processed in tiles of keys; the next tile is loaded while one is multiplied. If a page
+holds whole tiles, a tile lies in one page: its number is a scalar, looked up two steps ahead.
 
-On AMD GPUs a masked load is a branch, behind which the code waits: so no load of a pool is masked,
-what nobody sees is cut from the values instead, and tiles that every row sees take no masks at all.
-On NVIDIA GPUs values go from memory to shared memory to the matrix units, and masks cost nothing.
+On AMD GPUs a masked load is a branch, after which the code waits. So loads of a pool are never
+masked; values of unseen slots are zeroed instead, and tiles that every row sees take no masks at
+all. On NVIDIA GPUs, values go from memory to shared memory to the matrix units, and masks are free.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from pallas_kernels.triton import load, store
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """rows x keys: scores that a program has at a time. splits: most parts of a context.
+    """Tile sizes of attention: a program computes rows x keys scores at a time.
 
-    least_split: slots that a part has where the context goes on; a multiple of keys, as its
-    length is. splits is a power of two. group: tiles that are taken into the softmax together.
-    ahead: groups that are on their way in registers; 0 leaves it to Triton to overlap loads, where
-    trees and keys that are widened have groups of one.
+    splits: most parts of a context, a power of two. least_split: fewest slots of a part that is not
+    the last, a multiple of keys, as its length is. group: tiles that enter the softmax together.
+    ahead: groups prefetched into registers; with 0, Triton overlaps the loads, and trees and
+    widened keys have groups of one.
     """
 
     rows: int = 16
@@ -43,9 +43,9 @@ class AttentionTiles:
 
 
 class Slots(NamedTuple):
-    """Where a tile of keys lies: the page and the number there of each slot [keys]; where all are
-    in one page that page, a scalar, and it may be the first one's number alone. used [keys]: what
-    is loaded, zeros stand for the rest; None for all of it."""
+    """Location of a tile of keys in the pool: page, and number in the page, of each slot [keys]. If
+    all slots are in one page, page is a scalar, and number may be that of the first slot only. used
+    [keys]: slots to load, with zeros for the others; None loads all."""
 
     page: Array
     number: Array
@@ -53,20 +53,17 @@ class Slots(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What rows see of a tile: by_row [rows, keys]; by_some [keys], what is not may hold anything,
-    None where it is zero."""
+    """Visibility of a tile: by_row [rows, keys], and by_some [keys], the slots that some row sees.
+    Other slots may hold anything; by_some is None if they hold zeros."""
 
     by_row: Array
     by_some: Array | None
 
 
 class ContextPart(NamedTuple):
-    """A program's part of one sequence's context, and where it leaves what its rows get of it.
-
-    Refs: table [pages_per_seq], positions [q_len], ancestors [q_len, nodes]; out [rows, dim],
-    log_mass [rows], None where out has room for it. nodes: of the tree that the queries are nodes
-    of, 0 where they are none.
-    """
+    """A program's part of one sequence's context. Refs: table [pages_per_seq], positions [q_len],
+    ancestors [q_len, nodes]; out [rows, dim], log_mass [rows] or None if out includes it. nodes:
+    size of the tree that the queries are nodes of, else 0."""
 
     page_size: int
     nodes: int
@@ -79,15 +76,15 @@ class ContextPart(NamedTuple):
 
 
 def part(split: Array, length: Array, tiles: AttentionTiles) -> tuple[Array, Array]:
-    """First slot and end of one part of a context."""
+    """Return the first slot and the end of one part of a context."""
     keys = lax.div(length + tiles.splits * tiles.keys - 1, tiles.splits * tiles.keys) * tiles.keys
     slots = jnp.maximum(keys, tiles.least_split)
     return split * slots, jnp.minimum((split + 1) * slots, length)
 
 
 def page_of_tile(own: ContextPart, first: Array, stop: Array) -> Array:
-    """Of the tile from this slot on: its page, or those of its slots [keys]; any number behind the
-    part's end."""
+    """Return the page of the tile at slot `first`, or those of its slots [keys]. The result is
+    arbitrary past the part's end."""
     if own.page_size % own.tiles.keys == 0:
         exists = first < stop
         return own.table[jnp.where(exists, lax.div(first, own.page_size), 0)]
@@ -96,13 +93,13 @@ def page_of_tile(own: ContextPart, first: Array, stop: Array) -> Array:
 
 
 def slots_of_tile(own: ContextPart, first: Array, page: Array, used: Array | None) -> Slots:
-    """The tile from this slot on, in this page or these."""
+    """Return the slots of the tile at `first`, in the given page or pages."""
     slots = first if page.ndim == 0 else first + jnp.arange(own.tiles.keys)
     return Slots(page, lax.rem(slots, own.page_size), used)
 
 
 def page_inside(own: ContextPart, first: Array, stop: Array) -> Array:
-    """As `page_of_tile`, where the part's last slot stands for those behind its end."""
+    """Return the pages as `page_of_tile`, but clamp slots past the end to the part's last slot."""
     begin, further = _inside(own, first, stop)
     if own.page_size % own.tiles.keys == 0:
         return own.table[lax.div(begin, own.page_size)]
@@ -110,8 +107,8 @@ def page_inside(own: ContextPart, first: Array, stop: Array) -> Array:
 
 
 def slots_inside(own: ContextPart, first: Array, stop: Array, page: Array) -> Slots:
-    """As `slots_of_tile`, where the part's last slot stands for those behind its end: whatever is
-    loaded is of a slot that some row may see, so nothing needs to be cut from it."""
+    """Return the slots as `slots_of_tile`, but clamp those past the end to the part's last slot.
+    Every loaded slot is then one that some row may see, so no value needs to be zeroed."""
     begin, further = _inside(own, first, stop)
     if page.ndim:
         return Slots(page, lax.rem(begin + further, own.page_size), None)
@@ -119,7 +116,7 @@ def slots_inside(own: ContextPart, first: Array, stop: Array, page: Array) -> Sl
 
 
 def _inside(own: ContextPart, first: Array, stop: Array) -> tuple[Array, Array]:
-    """A slot, and how far behind it those of the tile are [keys]."""
+    """Return a slot inside the part, and the offsets of the tile's slots from it [keys]."""
     last = jnp.maximum(stop - 1, 0)
     further = jnp.maximum(last - first, 0)
     return jnp.minimum(first, last), jnp.minimum(jnp.arange(own.tiles.keys), further)
@@ -128,7 +125,7 @@ def _inside(own: ContextPart, first: Array, stop: Array) -> tuple[Array, Array]:
 def seen_by_rows(
     own: ContextPart, query: Array, slots: Array, stop: Array, position: Array
 ) -> Seen:
-    """Which row sees which of the slots before `stop`."""
+    """Return which rows see which of the slots before `stop`."""
     used = slots < stop
     seen = (slots[None, :] <= position[:, None]) & used[None, :]
     if not own.nodes:
@@ -137,7 +134,7 @@ def seen_by_rows(
     is_node = (node >= 0) & (node < own.nodes) & (used[None, :] & (position >= 0)[:, None])
     ancestor = load(own.ancestors.at[query[:, None], node], mask=is_node, other=0)
     seen = seen | (ancestor != 0)
-    # Between the nodes that are asked for may be slots that nobody has written.
+    # Between the queried nodes there may be slots that were never written.
     return Seen(seen, jnp.max(seen.astype(jnp.int32), axis=0) > 0)
 
 
@@ -150,10 +147,8 @@ def numbers_of(
     first: Array | int = 0,
     hint: str | None = None,
 ) -> Array:
-    """Of each slot's numbers these [keys, columns], from the first one on; zero from `size` on.
-
-    pool: [pages, page_size * width]. hint: Triton's eviction policy.
-    """
+    """Load `column` numbers of each slot, offset by `first`: [keys, columns], zero from `size` on.
+    pool: [pages, page_size * width]. hint: Triton's eviction policy."""
     width, keys = pool.shape[1] // own.page_size, jnp.arange(own.tiles.keys)
     page = slots.page[:, None] if slots.page.ndim else slots.page
     if slots.number.ndim:
@@ -166,7 +161,7 @@ def numbers_of(
 
 
 def keys_of_tile(scores: Array, values: Array, seen: Seen | None) -> Keys:
-    """A tile for the softmax; values that nobody sees may be NaN."""
+    """Build a tile for the softmax, zeroing values of unseen slots, which may be NaN."""
     if seen is None:
         return Keys(scores, None, values)
     if seen.by_some is not None:
@@ -175,7 +170,7 @@ def keys_of_tile(scores: Array, values: Array, seen: Seen | None) -> Keys:
 
 
 def leave(own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array) -> None:
-    """Stores the part's attention and log2-mass: -inf, and no values, where nothing was seen."""
+    """Store the part's attention and log2 mass: -inf and no values without visible slots."""
     some = state.mass != 0
     mass = jnp.where(some, state.mass, 1.0)
     column = jnp.arange(state.total.shape[1])

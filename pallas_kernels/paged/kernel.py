@@ -1,4 +1,4 @@
-"""What a program of an attention kernel does with a paged context: find, see, weigh its slots."""
+"""Building blocks of attention kernels on paged contexts: slots, masks and the running softmax."""
 
 from functools import reduce
 from operator import add, and_
@@ -13,11 +13,11 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import dot, load, whole
 
 LOWEST = -1e30
-"""Score of what is not seen: finite, since -inf - -inf is NaN."""
+"""Score of masked slots: finite, because -inf - -inf is NaN."""
 
 
 class Softmax(NamedTuple):
-    """A running softmax to the base 2: highest score and mass [rows], weighted sum [rows, dim]."""
+    """Running softmax to the base 2: peak score and mass [rows], weighted sum [rows, dim]."""
 
     peak: Array
     mass: Array
@@ -27,8 +27,8 @@ class Softmax(NamedTuple):
 def arrays_and_specs(
     paged: PagedKV, pools: tuple[Array, ...]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Pools in a shape that the kernel indexes, factors, page table and positions as a launch takes
-    them, in a grid whose third dimension are the sequences."""
+    """Return a launch's arrays and specs: pools as the kernel indexes them, scale factors, page
+    table and positions. The third dimension of the grid is the sequences."""
     factors = paged.factors
     one = pl.BlockSpec((None,), lambda *_: (0,))
     sequences = paged.page_table, paged.positions
@@ -37,18 +37,17 @@ def arrays_and_specs(
 
 
 def of_sequence(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """A program sees its own sequence's part of the array."""
+    """Return the spec of a program's own sequence in the array."""
     return pl.BlockSpec((None, *array.shape[1:]), lambda t, s, b: (b, *(0,) * (array.ndim - 1)))
 
 
 def padded(size: int, least: int = 1) -> int:
-    """Blocks have sizes that are powers of two; the operands of a product 16 at least."""
+    """Return the next power of two: the size of a block. Products take at least 16."""
     return max(least, 1 << (size - 1).bit_length())
 
 
 def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array) -> Array:
-    """Rows of a matrix, or of several one after the other, by their numbers; zero where there is
-    none."""
+    """Load rows of a matrix, or of concatenated matrices, by index; zeros where masked."""
     mask = is_row[:, None] & is_column[None, :]
     index = (lax.div(row, ref.shape[1]), lax.rem(row, ref.shape[1])) if ref.ndim == 3 else (row,)
     place = (*(number[:, None] for number in index), column[None, :])
@@ -58,10 +57,8 @@ def rows_at(ref: Any, row: Array, column: Array, is_row: Array, is_column: Array
 def load_where(
     ref: Any, place: tuple[Array, ...], *kept: Array | None, hint: str | None = None
 ) -> Array:
-    """Numbers at places that broadcast, 0 where one of these is false; None is true everywhere.
-
-    A masked load is a branch on AMD GPUs, and the code behind it waits for it.
-    """
+    """Load elements at indices that broadcast, 0 where a mask in `kept` is false (None: all true).
+    A masked load is a branch on AMD GPUs, and the code after it waits."""
     shape = jnp.broadcast_shapes(*(index.shape for index in place))
     where = ref.at[tuple(jnp.broadcast_to(index, shape) for index in place)]
     masks = [jnp.broadcast_to(mask, shape) for mask in kept if mask is not None]
@@ -71,7 +68,7 @@ def load_where(
 
 
 def context_length(table: Any, positions: Any, page_size: int, nodes: int = 0) -> Array:
-    """Slots up to the last that some row of the sequence may see."""
+    """Return the number of slots up to the last one that some row of the sequence may see."""
     q_len = positions.shape[0]
     rows = jnp.arange(padded(q_len))
     last = jnp.max(load(positions.at[rows], mask=rows < q_len, other=-1))
@@ -79,20 +76,19 @@ def context_length(table: Any, positions: Any, page_size: int, nodes: int = 0) -
 
 
 def slots_in_pool(table: Any, slots: Array, used: Array, page_size: int) -> Array:
-    """The pool's rows that a sequence's slots are, where they are used."""
+    """Return the pool rows of a sequence's slots, where used."""
     page = load(table.at[lax.div(slots, page_size)], mask=used, other=0)
     return page * page_size + lax.rem(slots, page_size)
 
 
 def no_softmax(rows: int, dim: int) -> Softmax:
-    """Before the first key."""
+    """Return the running softmax before the first key."""
     zeros = jnp.zeros((rows,), jnp.float32)
     return Softmax(zeros + LOWEST, zeros, jnp.zeros((rows, dim), jnp.float32))
 
 
 class Keys(NamedTuple):
-    """Scores of rows for a tile of keys, and which are seen, all of them at None: [rows, keys]; the
-    values [keys, dim]."""
+    """A tile of keys: scores and visibility (None: all seen) [rows, keys], values [keys, dim]."""
 
     scores: Array
     seen: Array | None
@@ -100,10 +96,8 @@ class Keys(NamedTuple):
 
 
 def add_keys(state: Softmax, *tiles: Keys) -> Softmax:
-    """With these keys too, the softmax rescaled once for all of them.
-
-    What nobody sees leaves the bits as they are; a NaN that is seen stays a NaN.
-    """
+    """Add tiles to the running softmax, rescaling once for all of them. Unseen keys do not change
+    the bits; a NaN that is seen stays NaN."""
     scores = [
         jnp.where(t.seen, t.scores, LOWEST) if t.seen is not None else t.scores for t in tiles
     ]

@@ -1,4 +1,4 @@
-"""What paged attention reads: pools of pages, and which of their slots each query sees."""
+"""Paged KV pools with the slots that each query sees: the input of paged attention."""
 
 import math
 from dataclasses import dataclass
@@ -13,16 +13,18 @@ from pallas_kernels.paged.visibility import visible_slots
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PagedKV:
-    """Pools of keys and values in pages, and what the queries of one call see of them.
+    """Paged pools of keys and values, and the slots that the queries of one call see.
 
-    pools: [pages, page_size, *row]: one of latents, or one of keys and one of values.
-    scales: float32, one a pool, which a float8 pool needs: what is stored times it is what is
-        attended to. None for other pools.
-    page_table: slot s of sequence b lies in page `page_table[b, s // page_size]`; pages past the
-        last one that a query sees may be any integer.
-    positions: query (b, j) sees slot s iff s <= positions[b, j] (>= 0).
-    ancestors: where the queries are nodes of a tree, slot positions[b, j] + 1 + i holds node i and
-        is seen too iff ancestors[b, j, i].
+    Attributes:
+        pools: [pages, page_size, *row]: one pool of latents, or one of keys and one of values.
+        scales: A float32 for each float8 pool, None for other pools. Attention uses stored values
+            times the scale.
+        page_table: Slot s of sequence b lies in page `page_table[b, s // page_size]`. Pages past
+            the last one that a query sees may be any integer.
+        positions: Query (b, j) sees slot s iff s <= positions[b, j] (>= 0).
+        ancestors: If the queries are nodes of a tree, slot positions[b, j] + 1 + i holds node i and
+            is also seen iff ancestors[b, j, i].
+
     Slots that no query of a sequence sees may hold anything, NaN included.
     """
 
@@ -34,12 +36,12 @@ class PagedKV:
 
     @property
     def page_size(self) -> int:
-        """Slots of a page."""
+        """Number of slots of a page."""
         return self.pools[0].shape[1]
 
     @property
     def flat_pools(self) -> tuple[Float[Array, "slots numbers"], ...]:
-        """The pools as kernels index them: a row of numbers for each slot of all pages."""
+        """Pools with one row of numbers for each slot of all pages, as kernels index them."""
         return tuple(
             pool.reshape(pool.shape[0] * pool.shape[1], math.prod(pool.shape[2:]))
             for pool in self.pools
@@ -47,23 +49,22 @@ class PagedKV:
 
     @property
     def page_pools(self) -> tuple[Float[Array, "pages numbers"], ...]:
-        """The pools with a row of numbers for each page: page_size slots of them."""
+        """Pools with one row of numbers for each page, page_size slots long."""
         return tuple(pool.reshape(pool.shape[0], math.prod(pool.shape[1:])) for pool in self.pools)
 
     @property
     def factors(self) -> tuple[Float[Array, "1"], ...]:
-        """The scales as kernels load them: 1 for a pool that has none."""
+        """Scales as kernels load them: 1 for a pool that has none."""
         return tuple(map(as_factor, self.scales))
 
     def in_use(self, slots: Int[Array, " slots"]) -> Bool[Array, "batch slots"]:
-        """Of given slots, those that some query of a sequence sees."""
+        """Return which of the given slots some query of a sequence sees."""
         if self.ancestors is not None:
             return visible_slots(slots, self.positions, self.ancestors).any(axis=1)
         return slots <= self.positions.max(1, keepdims=True)
 
     def check(self, operation: str, q: Float[Array, "batch q_len heads dim"]) -> None:
-        """Raises ValueError unless these are the positions and pages of the queries q, the
-        ancestors of each of them, and the scales of all float8 pools."""
+        """Raise ValueError if positions, pages, ancestors or scales do not fit the queries q."""
         if self.positions.shape != q.shape[:2] or self.page_table.shape[0] != q.shape[0]:
             raise ValueError(
                 f"{operation}: queries are {q.shape[:2]} (batch, q_len), positions "

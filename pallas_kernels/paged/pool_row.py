@@ -1,4 +1,4 @@
-"""Inside of a kernel: one row goes into a paged pool."""
+"""Inside a kernel: writing one row into a paged pool."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pallas_kernels.triton import load
 
 
 def refusal(pool: Array, *rows: Product) -> str | None:
-    """Why a kernel cannot write such rows into this pool."""
+    """Return why a kernel cannot write such rows into this pool, or None if it can."""
     if any(x.dtype not in (jnp.bfloat16, jnp.float32) for x in rows):
         return f"expected rows of bfloat16 or float32, got {', '.join(x.dtype.name for x in rows)}"
     if pool.dtype not in (jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn):
@@ -20,12 +20,12 @@ def refusal(pool: Array, *rows: Product) -> str | None:
 
 
 def number(ref: Any, *index: Array | int) -> Array:
-    """One number of an array, as a scalar."""
+    """Load one element of an array as a scalar."""
     return jnp.max(load(ref.at[tuple(jnp.broadcast_to(jnp.int32(i), (1,)) for i in index)]))
 
 
 def as_stored(row: Array, dtype: Any, scale: Array) -> Array:
-    """See `pallas_kernels.paged.rows.as_stored`; NaN fails both comparisons and stays."""
+    """Implement `pallas_kernels.paged.rows.as_stored`; NaN fails both comparisons and stays NaN."""
     if dtype != jnp.float8_e4m3fn:
         return row.astype(dtype)
     scaled = row.astype(jnp.float32) / scale

@@ -1,4 +1,4 @@
-"""Writing rows into a paged pool."""
+"""Writing of rows into a paged pool."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -9,11 +9,11 @@ FP8_MAX = 448.0
 def contain_nonfinite(
     keys: Float[Array, "batch q_len *key"], values: Float[Array, "batch q_len *value"]
 ) -> Float[Array, "batch q_len *value"]:
-    """Values to cache with these keys: zeros where the row's input was not finite.
+    """Return the values to cache with these keys: zeros in rows whose input was not finite.
 
-    Such a row's keys are NaN throughout, as is all that is projected from it, so a query that sees
-    it gets NaN from its score. One that doesn't, an earlier row of the same chain, is left alone:
-    a NaN among the values would reach it at weight 0.
+    Such a row's keys are NaN throughout, as is everything projected from it, so a query that sees
+    it gets NaN from its score. A query that does not see it, an earlier row of the same chain, is
+    unaffected; NaN values would reach that query with weight 0.
     """
     first = keys.reshape(*keys.shape[:2], -1)[..., 0]
     spoiled = jnp.isnan(first).reshape(*first.shape, *[1] * (values.ndim - 2))
@@ -23,10 +23,8 @@ def contain_nonfinite(
 def as_stored(
     rows: Float[Array, "batch q_len *row"], scale: Float[Array, ""] | None
 ) -> Float[Array, "batch q_len *row"]:
-    """What a pool with this factor holds of the rows before it rounds them.
-
-    Float8 saturates: what is beyond 448 scales becomes that, and NaN stays.
-    """
+    """Return rows as a pool with this scale stores them, before rounding. Float8 saturates:
+    magnitudes above 448 scales become 448 scales, and NaN stays NaN."""
     if scale is None:
         return rows
     return jnp.clip(rows.astype(jnp.float32) / scale, -FP8_MAX, FP8_MAX)
@@ -38,7 +36,7 @@ def scatter_rows(
     pages: Int[Array, "batch q_len"],
     offsets: Int[Array, "batch q_len"],
 ) -> Float[Array, "pages page_size *row"]:
-    """Stores one row each. Page and offset stay apart: no flat index can overflow.
+    """Store one row at each (page, offset), without a flat index, which could overflow.
 
     A lone row is written twice: XLA:CPU turns a scatter of one row into a slice update, repeats
     that inside the reads that follow, and copies the whole pool instead of writing in place.

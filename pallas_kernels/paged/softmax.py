@@ -1,9 +1,9 @@
-"""Attention over a paged context in plain JAX: chunks of pages under a running softmax.
+"""Attention over a paged context in plain JAX: chunks of pages with a running softmax.
 
 Only the chunks that some sequence of the batch has reached are read, whatever the page table could
-hold. Chunks are cut from position 0 and one without visible slots leaves the state as it was, so a
-sequence's bits depend on its own context alone: not on its neighbours' lengths nor on the width of
-the table. The trip count is data, which costs nothing on CPU (a GPU waits for it).
+hold. Chunks start at position 0, and a chunk without visible slots leaves the state unchanged, so a
+sequence's bits depend on its own context alone, not on its neighbours' lengths or the width of the
+table. The trip count is data, which costs nothing on CPU (a GPU waits for it).
 
 Microseconds a call for latent attention (float32, 8 heads, rows of 128 + 32, pages of 16; XLA:CPU,
 jax 0.10.2, one pinned thread of a busy 2-vCPU Zen 5, best of about 100), against the same sums over
@@ -35,7 +35,7 @@ def gather_slots(
     pages: Int[Array, "batch chunk_pages"],
     written: Bool[Array, "batch slots"],
 ) -> Float[Array, "batch slots ..."]:
-    """The rows of a chunk, zero where nothing is written: a stale NaN times 0 would be NaN."""
+    """Gather the rows of a chunk, zero where none is written: a stale NaN times 0 would be NaN."""
     rows = jnp.take(pool, pages, axis=0, mode="clip").reshape(*written.shape, *pool.shape[2:])
     return jnp.where(written.reshape(*written.shape, *[1] * (pool.ndim - 2)), rows, 0)
 
@@ -50,10 +50,11 @@ def attend(
     value_dim: int,
     ancestors: Bool[Array, "sequences rows nodes"] | None = None,
 ) -> tuple[Float[Array, "sequences rows value_dim"], Float[Array, "sequences rows"]]:
-    """Each scaled query row's softmax over the slots it sees, times their values, and the logarithm
-    to the base 2 of its mass, the sum of exp(score); 0 and -inf where it sees none. Both float32.
+    """Return each query row's attention and log2 mass over the slots that it sees; both float32.
 
-    read(pages, slots) returns a chunk's keys and values [sequences, slots, ...], finite everywhere.
+    Query rows are scaled already. The mass is the sum of exp(score). A row without visible slots
+    gets 0 and -inf. read(pages, slots) returns a chunk's keys and values [sequences, slots, ...],
+    which must be finite.
     """
     per_chunk = max(1, CHUNK_SLOTS // page_size)
     chunk_slots = per_chunk * page_size
@@ -83,8 +84,8 @@ def attend(
 def softmax_and_mass(
     scores: Float[Array, "*rows slots"],
 ) -> tuple[Float[Array, "*rows slots"], Float[Array, "*rows"]]:
-    """All at once: what `attend` weighs slots with, and the logarithm of the mass that it gives;
-    scores are -inf where a row does not see a slot."""
+    """Compute the weights and log2 masses of `attend` for all slots at once, from scores that are
+    -inf for unseen slots."""
     mass = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.where(scores == -jnp.inf, 0, jnp.exp(scores - mass[..., None]))
     return weights, mass * math.log2(math.e)

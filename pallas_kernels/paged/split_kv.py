@@ -1,9 +1,9 @@
-"""Attention of a few rows to long contexts on a GPU: parts of a context side by side, then joined.
+"""Attention of a few rows to long contexts on a GPU: split the context, then merge the parts.
 
 The rows of a sequence are its queries' heads. A program attends a tile of them to one part of the
-context and leaves the result and the logarithm of its mass; a second kernel joins the parts. Where
-a context is cut depends on its own length alone, so that neither a neighbour nor the width of the
-table changes a row's bits.
+context and stores the result and its log mass; a second kernel merges the parts. The splits of a
+context depend on its own length alone, so that neither a neighbour nor the width of the table
+changes a row's bits.
 """
 
 import math
@@ -26,7 +26,7 @@ from pallas_kernels.triton import launch, load, store
 
 
 def refusal(query: Array, *pools: Array) -> str | None:
-    """Why a kernel can't attend these queries to these pools, if it can't."""
+    """Return why a kernel cannot attend these queries to these pools, or None if it can."""
     arch = gpu.current().arch
     if gpu.current().is_amd and arch not in gpu.KNOWN:
         return f"expected {', '.join(gpu.KNOWN)} or another NVIDIA GPU, got {arch}"
@@ -48,10 +48,10 @@ def attend_in_parts(
     row_tiles: int,
     tiles: AttentionTiles,
 ) -> tuple[Float[Array, "batch splits all_rows dim"], Float[Array, "batch splits all_rows"]]:
-    """What the kernel leaves for each (row tile, part, sequence): attention and log2-mass.
+    """Run `kernel` for each (row tile, part, sequence); return the attention and log2 mass of each.
 
-    kernel(queries, pools, scales, own): refs, and a ContextPart. Rows of several groups are left
-    one group after the other.
+    kernel(queries, pools, scales, own) takes refs and a ContextPart. Rows of several groups are
+    concatenated in the results.
     """
     *groups, batch, rows, _ = queries[0].shape
     rows *= math.prod(groups)
@@ -85,10 +85,11 @@ def launch_parts(
     out_specs: Sequence[pl.BlockSpec],
     out_shape: Sequence[jax.ShapeDtypeStruct],
 ) -> Sequence[Array]:
-    """The kernel of `attend_in_parts` for each (row tile, part, sequence), with these results."""
+    """Launch the kernel of `attend_in_parts` for each (row tile, part, sequence)."""
     ancestors = paged.ancestors
     nodes = 0 if ancestors is None else ancestors.shape[-1]
-    # Without a tree nothing is read in its place, and something made for it would be a launch.
+    # Without a tree the mask is never read; passing an existing array avoids a launch to create
+    # one.
     mask = paged.positions if ancestors is None else ancestors.astype(jnp.int8)
     arrays, specs = arrays_and_specs(paged, paged.page_pools)
 
@@ -109,7 +110,7 @@ def launch_parts(
 
 
 def of_groups(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """Of [*groups, batch, rows, dim] a program sees its own sequence's rows."""
+    """Return the spec of a program's own sequence in [*groups, batch, rows, dim]."""
     *groups, _, rows, dim = array.shape
     zeros = (0,) * len(groups)
     return pl.BlockSpec((*groups, None, rows, dim), lambda t, s, b: (*zeros, b, 0, 0))
@@ -123,8 +124,8 @@ def merge(
     dtype: DTypeLike,
     fp8: bool = False,
 ) -> Sequence[Float[Array, "batch rows _"]]:
-    """[batch, rows, dim] in this dtype: the parts of each row joined; those with nothing seen are
-    not read. fp8: that in the GPU's float8, and a scale a row, [batch, rows, 1]."""
+    """Merge the parts of each row to [batch, rows, dim] in `dtype`, skipping parts without visible
+    slots. fp8: return the GPU's float8 and one scale for each row, [batch, rows, 1]."""
     batch, splits, rows, dim = parts.shape
     outs = [(dim, gpu.current().fp8), (1, jnp.float32)] if fp8 else [(dim, dtype)]
     return launch(
@@ -141,11 +142,11 @@ def merge(
 
 
 def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLike) -> None:
-    """A row's parts joined, and rounded to dtype; with a scale as float8.
+    """Kernel body: merge a row's parts and round to dtype; quantise to float8 if there is a scale.
 
     Grid: rows x sequences. Blocks: parts [splits, dim] and log_mass [splits] of the row, all in
-    registers. Limit: memory's bandwidth. Units: float32 parts, logarithms to the base 2; -inf is a
-    part that is not read; float8 values * scale, float32, are the row.
+    registers. Limit: memory bandwidth. Units: float32 parts, logarithms to the base 2; a part of
+    -inf is not read; float8 values * scale, float32, are the row.
     """
     dim = parts.shape[1]
     column = jnp.arange(padded(dim))
@@ -160,8 +161,8 @@ def _merge_row(parts: Any, log_mass: Any, out: Any, *scale: Any, dtype: DTypeLik
 
 
 def joined(parts: Any, log_mass: Any) -> tuple[Array, Array]:
-    """The parts of one row [splits, dim], weighed by their masses [splits]; the mass of all, as a
-    logarithm to the base 2, LOWEST where there is none."""
+    """Merge the parts of one row [splits, dim] by their masses [splits]. Returns the row and the
+    total log2 mass, LOWEST without visible slots."""
     splits, dim = parts.shape
     split, column = jnp.arange(splits), jnp.arange(padded(dim))
     logs = load(log_mass.at[split])

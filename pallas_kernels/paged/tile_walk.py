@@ -1,8 +1,9 @@
-"""A part of a context, tile of keys after tile, into a running softmax.
+"""Loop over the key tiles of a context part, into a running softmax.
 
-One tile at a time, page numbers looked up two steps before; or, where registers have room, whole
-groups of tiles: overlapped by Triton, which has the next group in registers while one is multiplied
-from local memory; or ahead: a tile is loaded where the last one's registers are free.
+Tiles are taken one at a time with page numbers looked up two steps ahead or, if registers have
+room, in groups. Groups are either overlapped by Triton, which holds the next group in registers
+while one is multiplied from local memory, or loaded ahead into the registers that the last tile has
+freed.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +37,10 @@ Tile = TypeVar("Tile")
 
 @dataclass(frozen=True)
 class Walk(Generic[Tile]):
-    """The tiles of a part from slot `start` to `stop`, and what rows at `position` see of them.
+    """Key tiles of a part from slot `start` to `stop`, and their visibility to rows at `position`.
 
-    query: which of the sequence's queries each row belongs to. read(slots) loads a tile of keys;
-    score(tile) are the rows' scores for it, to the base 2, and its values.
+    query: index of the query that each row belongs to. read(slots) loads a tile of keys;
+    score(tile) returns the rows' scores, to the base 2, and the tile's values.
     """
 
     own: ContextPart
@@ -52,44 +53,42 @@ class Walk(Generic[Tile]):
 
     @property
     def tiles(self) -> AttentionTiles:
-        """How much is walked at a time."""
         return self.own.tiles
 
     def first_of(self, index: Array | int) -> Array:
-        """A tile's first slot."""
         return self.start + index * self.tiles.keys
 
     def page_of(self, index: Array | int) -> Array:
-        """Its page, or those of its slots."""
+        """Return a tile's page, or those of its slots."""
         return page_of_tile(self.own, self.first_of(index), self.stop)
 
     def seen_of(self, index: Array | int) -> Seen:
-        """What rows see of it."""
+        """Return the rows' visibility of a tile."""
         slots = self.first_of(index) + jnp.arange(self.tiles.keys)
         return seen_by_rows(self.own, self.query, slots, self.stop, self.position)
 
     def load_inside(self, index: Array | int, page: Array) -> Tile:
-        """The tile, of slots before the part's end."""
+        """Load a tile, clamping slots past the part's end."""
         return self.read(slots_inside(self.own, self.first_of(index), self.stop, page))
 
     def load(self, index: Array | int, page: Array, used: Array | None = None) -> Tile:
-        """The tile itself."""
+        """Load a tile."""
         first = self.first_of(index)
-        # Only here is a page looked at: what looks at it earlier waits for all loads before it.
+        # Inspect the page only here: an earlier inspection would wait for all loads before it.
         page = jnp.where(first < self.stop, page, 0)
         return self.read(slots_of_tile(self.own, first, page, used))
 
     def keys(self, tile: Tile, seen: Seen | None) -> Keys:
-        """A tile for the softmax."""
+        """Build the softmax's input from a loaded tile."""
         return keys_of_tile(*self.score(tile), seen)
 
     def tiles_before(self, slot: Array) -> Array:
-        """How many begin before it."""
+        """Return the number of tiles that begin before `slot`."""
         return pl.cdiv(jnp.maximum(slot - self.start, 0), self.tiles.keys)
 
 
 class Loop(NamedTuple):
-    """body(trip, carry, masked=) takes `stride` tiles; the softmax is the carry's first."""
+    """Loop state. body(trip, carry, masked=) takes `stride` tiles; carry[0] is the softmax."""
 
     stride: int
     carry: Any
@@ -106,14 +105,14 @@ def attend_to_part(
     *,
     widened: bool,
 ) -> Softmax:
-    """What a program's rows get from its part of the context, values of size dim.
+    """Attend a program's rows to its part of the context, with values of size `dim`.
 
-    query, read, score: see `Walk`; is_row: whether there is such a row. widened: whether keys and
-    values are.
+    query, read, score: see `Walk`. is_row: whether a row exists. widened: whether keys and values
+    are stored in a narrower dtype.
     """
     tiles, length = own.tiles, context_length(own.table, own.positions, own.page_size, own.nodes)
     start, stop = part(pl.program_id(1), length, tiles)
-    # -1, which sees nothing, where there is no row.
+    # Rows that do not exist get position -1, which sees no slot.
     position = load(own.positions.at[query], mask=is_row, other=-1)
     seen_by_all = jnp.min(jnp.where(is_row, position, length)) + 1
     walk, state = Walk(own, query, position, start, stop, read, score), no_softmax(tiles.rows, dim)
@@ -122,8 +121,8 @@ def attend_to_part(
     stride, carry, body = (_groups_ahead if tiles.ahead else _one_by_one)(walk, state)
     whole = walk.tiles_before(jnp.minimum(seen_by_all, stop) - (tiles.keys - 1))
     trips, first = pl.cdiv(walk.tiles_before(stop), stride), jnp.int32(0)
-    # Triton would transpose values of eight bits before it widens them, and load bytes for it; what
-    # a mask has gone over is widened by then.
+    # Triton would transpose eight-bit values before it widens them, and load single bytes for that.
+    # Values that a mask was applied to are already widened.
     if gpu.current().is_amd and not widened:
         first = lax.div(whole, stride)
         carry = lax.fori_loop(0, first, partial(body, masked=False), carry)
@@ -141,15 +140,15 @@ def _one_by_one(walk: Walk[Any], state: Softmax) -> Loop:
         if seen is not None and not cuts_values:
             seen, used = Seen(seen.by_row, None), seen.by_some
         state = add_keys(state, walk.keys(walk.load(index, page, used), seen))
-        # Handed on as it is, it would keep Triton from overlapping steps.
+        # Without this operation on the value, Triton would not overlap steps.
         return state, jnp.maximum(following, 0), next_but_one
 
     return Loop(1, (state, walk.page_of(0), walk.page_of(1)), step)
 
 
 def _groups_overlapped(walk: Walk[Any], state: Softmax) -> Softmax:
-    """tiles.group at a time in one loop: a second one, of masked tiles, would have its own copy of
-    what Triton sets before and behind a loop that it overlaps."""
+    """Process tiles.group tiles at a time in one loop. A second loop for masked tiles would have
+    its own copy of the code that Triton puts before and after an overlapped loop."""
     size, visible = walk.tiles.group, jnp.minimum(walk.position, walk.stop - 1)
 
     def pages_of(trip: Array | int) -> list[Array]:
@@ -165,7 +164,7 @@ def _groups_overlapped(walk: Walk[Any], state: Softmax) -> Softmax:
         state, pages, following = carry
         next_but_one = pages_of(trip + 2)
         state = add_keys(state, *(found(trip * size + i, page) for i, page in enumerate(pages)))
-        # Handed on as they are, they would keep Triton from overlapping steps.
+        # Without this operation on the values, Triton would not overlap steps.
         return state, [jnp.maximum(page, 0) for page in following], next_but_one
 
     trips = pl.cdiv(walk.tiles_before(walk.stop), size)
@@ -173,7 +172,7 @@ def _groups_overlapped(walk: Walk[Any], state: Softmax) -> Softmax:
 
 
 def _groups_ahead(walk: Walk[Any], state: Softmax) -> Loop:
-    """tiles.ahead groups of tiles.group, which enter the softmax together."""
+    """Process groups of tiles.group tiles with tiles.ahead groups prefetched."""
     size, stride = walk.tiles.group, walk.tiles.group * walk.tiles.ahead
 
     def step(trip: Array, carry: Any, *, masked: bool) -> Any:

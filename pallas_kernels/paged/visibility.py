@@ -1,4 +1,4 @@
-"""Which slots of a paged context a query row sees."""
+"""Visibility of the slots of a paged context to query rows."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
@@ -9,7 +9,8 @@ def visible_slots(
     positions: Int[Array, "sequences rows"],
     ancestors: Bool[Array, "sequences rows nodes"] | None,
 ) -> Bool[Array, "sequences rows slots"]:
-    """Slots up to a row's position, and of the nodes in the slots after it the row's ancestors."""
+    """Return the visible slots: those up to a row's position, and the row's ancestors among the
+    tree nodes in the slots after it."""
     known = slots <= positions[..., None]
     if ancestors is None:
         return known

@@ -1,4 +1,4 @@
-"""Quantise activations row by row as the published schemes say; a row never sees another."""
+"""Quantisation of activations by the published schemes; rows are independent of each other."""
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ ROUND_TO_EVEN_EXPONENT = 0x200000
 def fp8_per_token(
     x: Float[Array, "*rows inputs"],
 ) -> tuple[Float[Array, "*rows inputs"], Float[Array, "*rows 1"]]:
-    """Values on the e4m3 grid and a scale a row, float32: absmax / 448, as vLLM quantises.
+    """Quantise rows to the e4m3 grid, with float32 scales of absmax / 448, as vLLM does.
 
-    Round to nearest even after clipping; a row of zeros keeps the smallest scale.
+    Values are clipped, then rounded to nearest even; a row of zeros has the smallest scale.
     """
     wide = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
@@ -29,7 +29,7 @@ def fp8_per_token(
 
 
 def fp8_per_group(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inputs"]:
-    """x quantised to e4m3 and back, float32, a scale for every 128 values of a row."""
+    """Quantise x to e4m3 and back to float32, with a scale for every 128 values of a row."""
     blocks = runs(x, BLOCK)
     values, scale = fp8_per_token(blocks)
     return (values * scale).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
@@ -38,7 +38,7 @@ def fp8_per_group(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inputs
 def int8_per_token(
     x: Float[Array, "*rows inputs"],
 ) -> tuple[Int[Array, "*rows inputs"], Float[Array, "*rows 1"]]:
-    """int8 values, rounded half to even, and a float32 scale a row: absmax / 127."""
+    """Quantise rows to int8, rounding half to even, with float32 scales of absmax / 127."""
     wide = x.astype(jnp.float32)
     scale = jnp.max(jnp.abs(wide), axis=-1, keepdims=True) * (1 / INT8_MAX)
     values = jnp.round(wide / jnp.where(scale > 0, scale, 1))
@@ -46,10 +46,10 @@ def int8_per_token(
 
 
 def mxfp4_round_trip(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inputs"]:
-    """x quantised to MXFP4 and back, float32; a power-of-two scale for every 32 values.
+    """Quantise x to MXFP4 and back to float32, with a power-of-two scale for every 32 values.
 
-    The exponent follows Quark's "even" rule: the group's largest magnitude, rounded to one mantissa
-    bit, fixes it. (OCP Microscaling Formats v1.0; formats as in amd-quark 0.11.)
+    The exponent follows Quark's "even" rule: it comes from the group's largest magnitude, rounded
+    to one mantissa bit. (OCP Microscaling Formats v1.0; formats as in amd-quark 0.11.)
     """
     rounded, exponent = _mxfp4(x)
     return jnp.ldexp(rounded, exponent).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
@@ -58,9 +58,9 @@ def mxfp4_round_trip(x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows inp
 def mxfp4_packed(
     x: Float[Array, "*rows inputs"],
 ) -> tuple[UInt8[Array, "*rows half"], UInt8[Array, "*rows groups"]]:
-    """The same as e2m1 nibbles, the even element in the low one, and e8m0 scales.
+    """Quantise x to MXFP4: e2m1 nibbles, the even element in the low one, and e8m0 scales.
 
-    The inputs are a multiple of 32. A group that is not finite has the scale NaN.
+    The inputs are a multiple of 32. A group that is not finite has a NaN scale.
     """
     rounded, exponent = _mxfp4(x)
     magnitude = jnp.abs(rounded)
@@ -75,7 +75,7 @@ def mxfp4_packed(
 def _mxfp4(
     x: Float[Array, "*rows inputs"],
 ) -> tuple[Float[Array, "*rows groups 32"], Int[Array, "*rows groups 1"]]:
-    """e2m1 values and their group's exponent."""
+    """Return e2m1 values and the exponents of their groups."""
     groups = runs(x, GROUP)
     largest = jnp.max(jnp.abs(groups), axis=-1, keepdims=True)
     bits = jax.lax.bitcast_convert_type(largest, jnp.uint32) + ROUND_TO_EVEN_EXPONENT
@@ -85,7 +85,7 @@ def _mxfp4(
 
 
 def _round_to_e2m1(x: Float[Array, "*rows values"]) -> Float[Array, "*rows values"]:
-    """Nearest of 0, .5, 1, 1.5, 2, 3, 4, 6 by magnitude, ties to the even mantissa."""
+    """Round to the nearest of 0, .5, 1, 1.5, 2, 3, 4, 6 by magnitude, ties to the even mantissa."""
     magnitude = jnp.abs(x)
     step = jnp.where(magnitude < 2, 0.5, jnp.where(magnitude < 4, 1.0, 2.0))
     rounded = jnp.minimum(jnp.round(magnitude / step) * step, E2M1_MAX)
@@ -93,7 +93,7 @@ def _round_to_e2m1(x: Float[Array, "*rows values"]) -> Float[Array, "*rows value
 
 
 def runs(x: Float[Array, "*rows inputs"], size: int) -> Float[Array, "*rows runs size"]:
-    """The last axis cut into runs of `size`, the last one padded with zeros."""
+    """Split the last axis into runs of `size`, padding the last one with zeros."""
     wide = x.astype(jnp.float32)
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)]
     return jnp.pad(wide, padding).reshape(*x.shape[:-1], -1, size)

@@ -1,7 +1,7 @@
-"""A weight matrix that stays quantised in memory: values, scales and what they mean.
+"""Weight matrices that stay quantised in memory: values, scales and their format.
 
-The rows are outputs, as checkpoints store them: scales belong to rows or to runs along a row, and a
-kernel reads weights [N, K] with K contiguous.
+Rows are outputs, as in checkpoints: scales belong to rows or to runs along a row, and kernels read
+weights [N, K] with K contiguous.
 
     weights        values                               scale
     fp8_channel    float8_e4m3 [out, in]                float32 [out]
@@ -10,8 +10,8 @@ kernel reads weights [N, K] with K contiguous.
     int4_group     uint8 [out, in / 2], two's compl.    [out, in / 32]; q * scale is rounded to it
     mxfp4          uint8 [out, in / 2], e2m1            uint8 [out, in / 32], e8m0
 
-Four-bit values lie two a byte, the even element in the low nibble. Stacked matrices (experts) have
-one leading axis more in both arrays.
+A byte holds two four-bit values, the even element in the low nibble. Stacked matrices (experts)
+have one more leading axis in both arrays.
 """
 
 import math
@@ -26,7 +26,7 @@ WeightFormat = Literal["fp8_channel", "fp8_block", "int4_channel", "int4_group",
 ActivationFormat = Literal["none", "fp8_token", "fp8_group", "int8_token", "mxfp4"]
 
 GROUP = 32
-"""Values that share a scale in int4_group and mxfp4."""
+"""Number of values that share a scale in int4_group and mxfp4."""
 BLOCK = 128
 """Rows and columns that share a scale in fp8_block; also the activations' run in fp8_group."""
 
@@ -42,9 +42,9 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class QuantFormat:
-    """How the weights are stored, and how a matmul quantises what it multiplies them with.
+    """Format of stored weights, and of the activations that a product quantises for them.
 
-    Raises ValueError for activations that the weights' scheme does not know.
+    Raises ValueError for activations that the weights' scheme does not support.
     """
 
     weights: WeightFormat
@@ -65,14 +65,14 @@ class QuantFormat:
 
     @property
     def groups(self) -> tuple[int, int]:
-        """Stored values [outputs, inputs] that share a scale and can't be parted; 1 where any can:
-        a scale of a whole row is that of each of its parts."""
+        """Stored values [outputs, inputs] that share a scale and cannot be separated; 1 if any can.
+        The scale of a whole row also holds for each part of the row."""
         if self.weights == "fp8_block":
             return (BLOCK, BLOCK)
         return (1, GROUP // 2) if self.weights in ("int4_group", "mxfp4") else (1, 1)
 
     def scale_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        """Shape of the scales of one [outputs, inputs] matrix."""
+        """Return the shape of the scales of one [outputs, inputs] matrix."""
         if self.weights in ("fp8_channel", "int4_channel"):
             return (outputs,)
         if self.weights == "fp8_block":
@@ -83,7 +83,7 @@ class QuantFormat:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuantizedArray:
-    """Values and scales of one matrix, or of a stack of them; `format` is static."""
+    """Values and scales of one matrix or of a stack of them; `format` is static."""
 
     values: Num[Array, "*stack outputs stored"]
     scale: Num[Array, "*stack_and_scales"]
@@ -91,21 +91,21 @@ class QuantizedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The matrix's [*stack, in, out], as a plain kernel's would be."""
+        """Shape [*stack, in, out], as that of a plain kernel."""
         *stack, outputs, stored = self.values.shape
         return (*stack, stored * self.format.values_per_byte, outputs)
 
     def __getitem__(self, index: Any) -> "QuantizedArray":
-        """A part of the stack."""
+        """Return a part of the stack."""
         return replace(self, values=self.values[index], scale=self.scale[index])
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Activations that a kernel quantised in passing, in the GPU's float8, with a scale a row or
-    one for each run of 128 inputs: what `fp8_per_token` or `fp8_per_group` makes of them. dtype,
-    static: what a product of them comes out in."""
+    """Activations that a previous kernel quantised to the GPU's float8, with a scale for each row
+    or run of 128 inputs, as `fp8_per_token` or `fp8_per_group` does. dtype (static): that of a
+    product."""
 
     values: Num[Array, "*rows inputs"]
     scale: Float[Array, "*scales"]
@@ -113,10 +113,10 @@ class QuantizedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[*rows, inputs]."""
+        """Shape [*rows, inputs]."""
         return self.values.shape
 
     @property
     def activations(self) -> ActivationFormat:
-        """What kernels that multiply them take."""
+        """Activation format of the kernels that multiply these rows."""
         return "fp8_group" if self.scale.ndim == self.values.ndim else "fp8_token"

@@ -1,4 +1,4 @@
-"""Quantised weights back as float32: the meaning of every format, written plainly."""
+"""Dequantisation to float32, which defines every weight format."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, UInt8
@@ -10,7 +10,7 @@ E8M0_BIAS = 127
 
 
 def dequantize(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
-    """float32 [*stack, out, in]: value times scale.
+    """Return value times scale in float32, [*stack, out, in].
 
     int4_group rounds each product to the scale's dtype, as compressed-tensors does.
     """
@@ -28,7 +28,7 @@ def dequantize(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
 
 
 def integer_or_fp8_values(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
-    """The stored numbers without their scales, float32; not for mxfp4."""
+    """Return the stored numbers without their scales as float32; not for mxfp4."""
     if array.format.weights in ("int4_channel", "int4_group"):
         return ((_nibbles(array.values).astype(jnp.int8) ^ 8) - 8).astype(jnp.float32)
     return array.values.astype(jnp.float32)

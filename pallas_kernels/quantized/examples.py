@@ -1,4 +1,4 @@
-"""Random rows and weights in every format, for the cases of operations that multiply them."""
+"""Random rows and weights in every format, for the cases of product operations."""
 
 import math
 
@@ -12,15 +12,15 @@ from pallas_kernels.quantized.dequantize import E8M0_BIAS
 
 
 def example_rows(key: Array, rows: int, inputs: int) -> Array:
-    """bfloat16 activations, N(0, 1)."""
+    """Return bfloat16 activations from N(0, 1)."""
     return jax.random.normal(key, (rows, inputs), jnp.bfloat16)
 
 
 def example_kernel(
     key: Array, inputs: int, outputs: int, format: QuantFormat | None, *stack: int
 ) -> Array | QuantizedArray:
-    """Random weights with a standard deviation of about inputs^-0.5, in the current GPU's float8;
-    stack: the dimension of a stack of such."""
+    """Return random weights of standard deviation about inputs^-0.5, in the current GPU's float8;
+    `stack` adds leading dimensions."""
     deviation = inputs**-0.5
     if format is None:
         return deviation * jax.random.normal(key, (*stack, inputs, outputs), jnp.bfloat16)
@@ -39,10 +39,11 @@ def example_kernel(
 
 
 def matrix_instruction(format: QuantFormat | None, tile_rows: int = 0) -> dict[str, str]:
-    """What must do the work: gfx942 and sm_90 have no MXFP4 and multiply what they dequantised.
+    """Return the matrix instruction that must do the work, by architecture.
 
-    tile_rows: as many as a program has at a time, where that is known. From 64 on a whole warp
-    group of sm_90 multiplies together; its float8 is never multiplied otherwise.
+    gfx942 and sm_90 have no MXFP4 and multiply dequantised values. tile_rows: rows of a program's
+    tile, if known. From 64 on, a whole warp group of sm_90 multiplies together; float8 is always
+    multiplied that way there.
     """
     activations = "none" if format is None else format.activations
     if activations == "int8_token":

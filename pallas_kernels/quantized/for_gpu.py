@@ -1,4 +1,4 @@
-"""Float8 weights in the float8 that the GPU multiplies."""
+"""Conversion of float8 weights to the float8 that the GPU multiplies."""
 
 from dataclasses import replace
 
@@ -12,10 +12,11 @@ _NAN, _NEGATIVE_ZERO = 0x7F, 0x80
 
 
 def for_gpu(array: QuantizedArray) -> QuantizedArray:
-    """The same matrix, exactly, as `gpu.current()` multiplies it with float8 activations.
+    """Convert weights exactly to the form that `gpu.current()` multiplies with float8 activations.
 
-    gfx942 knows e4m3fnuz: bits of half the value, so they stay and the scale doubles, but for -0,
-    whose bits are its NaN. Weights that are widened before they are multiplied stay as they are.
+    gfx942 uses e4m3fnuz, whose bits have half the value. So the bits stay and the scale doubles,
+    except for -0, whose bits are e4m3fnuz's NaN. Weights that are widened before the product stay
+    unchanged.
     """
     wanted = jnp.dtype(gpu.current().fp8)
     if array.values.dtype != jnp.float8_e4m3fn or wanted == array.values.dtype:

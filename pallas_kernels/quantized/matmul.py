@@ -1,4 +1,4 @@
-"""y = x @ kernel for plain and for quantised kernels: the contract of every faster form."""
+"""Product x @ kernel with plain or quantised kernels: the reference implementation."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,20 +14,20 @@ from pallas_kernels.quantized.array import BLOCK, QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_values
 
 Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
-"""What a linear layer multiplies with: [in, out], or its quantised form."""
+"""Weights of a linear layer: [in, out], or the quantised form."""
 Rows = Float[Array, "*rows inputs"] | QuantizedRows
-"""What it multiplies; quantised only where a kernel did so in passing."""
+"""Rows that a linear layer multiplies; quantised only if a previous kernel has done so."""
 OneKernel = Float[Array, "_ _"] | QuantizedArray
-"""The same among several, of different sizes."""
+"""One of several kernels, which may differ in size."""
 
 
 def matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
-    """x @ kernel in x's dtype.
+    """Compute x @ kernel in x's dtype.
 
-    A quantised kernel multiplies what its format makes of x: products of quantised activations are
-    summed in float32 (int8: in int32) and scaled afterwards; weight-only formats are dequantised
-    to x's dtype first. One row's result never depends on the others. Raises ValueError on rows that
-    are quantised for another format.
+    For a quantised kernel, the format says how x is quantised: products of quantised activations
+    are summed in float32 (int8: in int32) and scaled afterwards; weight-only formats are
+    dequantised to x's dtype first. A row's result never depends on the other rows. Raises
+    ValueError on rows that are quantised for another format.
     """
     if isinstance(x, QuantizedRows):
         return _quantised_matmul(x, kernel)
@@ -61,7 +61,7 @@ def _quantised_matmul(x: QuantizedRows, kernel: Kernel) -> Float[Array, "*rows o
 
 
 def kernel_for(x: QuantizedRows, kernel: Kernel) -> QuantizedArray:
-    """The kernel; raises ValueError for one that does not multiply rows like these."""
+    """Return the kernel; raise ValueError if it does not multiply rows in x's format."""
     if not isinstance(kernel, QuantizedArray) or kernel.format.activations != x.activations:
         found = kernel.format if isinstance(kernel, QuantizedArray) else kernel.dtype
         raise ValueError(f"matmul: expected a kernel that multiplies {x.activations}, got {found}")

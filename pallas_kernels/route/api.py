@@ -16,14 +16,14 @@ def route(
     held: Held | None = None,
     implementation: str | None = None,
 ) -> Routes:
-    """DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): which experts, how much of each.
+    """Choose and weight experts as DeepSeek-V3's router does (arXiv 2412.19437, section 2.1.2).
 
     Scores are the sigmoid of float32 logits. A token takes the top_k of score + bias, the lower id
-    on ties, and weighs them with their scores; the bias never enters a weight. The tile map is the
-    one that `grouped_mlp` makes of these ids, None where it has to.
-    x, format: what the experts will multiply and how their weights are stored. The choice is the
-    work of few programs; others of its launch quantise x, where the format says so.
-    held: a device's experts, if it has not all; ids and map count from the first of them.
+    on ties, and weights them by their scores; the bias never enters a weight. The tile map is the
+    one that `grouped_mlp` computes from these ids; None if `grouped_mlp` must compute it.
+    x, format: rows that the experts will multiply, and the format of their weights. The choice
+    takes only a few programs, so others in its launch quantise x if the format requires it. held: a
+    device's experts, if it does not have all; ids and map count from the first of them.
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
     if bias.shape != logits.shape[1:] or not 0 < options.top_k <= logits.shape[1]:

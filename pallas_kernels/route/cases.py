@@ -1,4 +1,4 @@
-"""The routers of decode and verify steps at the published shapes."""
+"""Cases of `route`: decode and verify steps at the published shapes."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ SCALING = {"kimi.experts": 2.827, "minimax.experts": 1.0}
 
 
 def cases() -> list[Case]:
-    """A router is the same on every device."""
+    """Return the cases at one TP: a router is the same on every device."""
     return [
         make_case(stack, format, tokens)
         for stack in EXPERTS
@@ -30,13 +30,12 @@ def cases() -> list[Case]:
 
 
 def _quantised(stack: ExpertStack) -> list[QuantFormat]:
-    """The formats whose rows are quantised in its launch."""
+    """List the formats whose rows are quantised in the router's launch."""
     formats = KIMI if stack.name.startswith("kimi") else MINIMAX
     return [format for format in formats if format and format.activations != "none"]
 
 
 def make_case(stack: ExpertStack, format: QuantFormat | None, tokens: int) -> Case:
-    """So many tokens, and their rows quantised if the experts are."""
     options = RouterOptions(stack.top_k, True, SCALING[stack.name.removesuffix("@tp8")])
     rows = 0 if format is None else tokens * stack.hidden
     few = one_program.fits(tokens, stack.experts, stack.top_k)
@@ -61,7 +60,7 @@ def _run(operation: Any, options: RouterOptions, format: QuantFormat | None, *ar
 
 
 def _reference(asked: Asked) -> Routes:
-    """With the rows as `grouped_mlp` makes them."""
+    """Run the reference and quantise the rows as `grouped_mlp` would."""
     rows = None if asked.x is None else activations(asked.x, asked.format)
     return reference.route(asked)._replace(rows=rows)
 

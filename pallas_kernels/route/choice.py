@@ -1,4 +1,4 @@
-"""What a router decides, and how: the options of DeepSeek-V3's sigmoid router."""
+"""Inputs, options and results of the router."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from pallas_kernels.tile_product import Operand
 
 
 class Routes(NamedTuple):
-    """Chosen experts, their float32 weights, and what `grouped_mlp` needs if it is ready: its map,
-    and the rows it multiplies, quantised."""
+    """Chosen experts and float32 weights; optionally the tile map and the quantised rows that
+    `grouped_mlp` takes."""
 
     expert_ids: Int[Array, "tokens top_k"]
     weights: Float[Array, "tokens top_k"]
@@ -23,19 +23,19 @@ class Routes(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The experts of a device: the first of them, None where it has all, and how many."""
+    """Experts of one device: the first (None if it has all) and their number."""
 
     first: Int[Array, "1"] | None
     experts: int
 
     def own(self, expert_ids: Int[Array, "*choices"]) -> Int[Array, "*choices"]:
-        """Ids counted from the first."""
+        """Return expert ids counted from this device's first expert."""
         return expert_ids if self.first is None else expert_ids - self.first
 
 
 @dataclass(frozen=True)
 class RouterOptions:
-    """top_k: experts a token; normalise: weights sum to one; scaling: is multiplied to them."""
+    """top_k: experts per token; normalise: weights sum to one; scaling: factor of the weights."""
 
     top_k: int
     normalise: bool
@@ -43,7 +43,7 @@ class RouterOptions:
 
 
 class Asked(NamedTuple):
-    """What every implementation of `route` takes; see `api.route`."""
+    """Arguments of every implementation of `route`; see `api.route`."""
 
     logits: Float[Array, "tokens experts"]
     bias: Float[Array, " experts"]
@@ -54,6 +54,6 @@ class Asked(NamedTuple):
 
 
 def choice_shapes(tokens: int, top_k: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Of ids and weights."""
+    """Return the shapes of ids and weights."""
     shape = (tokens, top_k)
     return jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -1,7 +1,7 @@
-"""Few tokens in one launch, of one program: scores, choice, weights and tile map.
+"""Router kernel for few tokens: scores, choice, weights and tile map in a single program.
 
-All tokens are seen at once, because where an expert's tiles lie depends on everyone's choice. The
-map is made of comparisons of pairs, so that only the scores need many registers.
+The program sees all tokens, because the place of an expert's tiles depends on every token's choice.
+The map is computed by comparisons of pairs, so that only the scores need many registers.
 """
 
 from functools import partial
@@ -20,16 +20,16 @@ from pallas_kernels.route.scores import choose_experts, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
 MOST_TOKENS, MOST_EXPERTS = 16, 512
-"""A compute unit has a wave a token at once: more tokens would wait for each other."""
+"""Limits of the kernel: a compute unit runs a wave per token, so more tokens would wait."""
 
 
 def fits(tokens: int, experts: int, top_k: int) -> bool:
-    """Whether one program holds them."""
+    """Return whether one program can hold the tokens."""
     return tokens <= MOST_TOKENS and experts <= MOST_EXPERTS and top_k in (1, 2, 4, 8)
 
 
 def route(asked: Asked) -> Routes:
-    """See `pallas_kernels.route.api.route`."""
+    """Implement `pallas_kernels.route.api.route` as a GPU kernel."""
     tokens, options, held = len(asked.logits), asked.options, asked.held.experts
     rows = row_tile(tokens, options.top_k, held)
     map_out = map_shapes(tokens * options.top_k, held, rows)
@@ -46,12 +46,12 @@ def route(asked: Asked) -> Routes:
 def _route(
     _: Array, arrays: Any, out: Any, options: RouterOptions, held: int, tile_rows: int
 ) -> None:
-    """Choice, weights and map of all tokens.
+    """Kernel body: choice, weights and tile map of all tokens.
 
     Grid: one program (others of the launch quantise rows). Blocks: everything whole: scores
     [tokens, experts] and pairs [tokens, tokens * top_k] in registers, 36 of them. Limit: latency,
-    of the choices one after the other and of the map behind them. Units: logits float32; ids count
-    from the first expert here.
+    of the sequential choices and of the map after them. Units: logits float32; ids count from the
+    first expert here.
     """
     (logits, bias, first), (ids, weights, tiles) = arrays, out
     token = jnp.arange(pl.next_power_of_2(logits.shape[0]))[:, None]
@@ -59,13 +59,13 @@ def _route(
     start = load_first(first)
     store_choice(ids, weights, logits, chosen, options, start)
     own = chosen.first_choices(options.top_k) - start
-    # Other devices' experts, and those of rows that are not there, are one that does not exist.
+    # Experts of other devices and of missing rows are mapped to one that does not exist.
     here = (token < logits.shape[0]) & (own >= 0) & (own < held)
     _store_map(tiles, token, jnp.where(here, own, held), held, tile_rows)
 
 
 def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: int) -> None:
-    """`grouped_matmul.tile_map` of these choices: a choice of all tokens against all pairs."""
+    """Compute `grouped_matmul.tile_map`, comparing a choice of all tokens with all pairs."""
     expert, top_k = chosen.reshape(1, -1), chosen.shape[1]
     nth, pair = jnp.arange(top_k)[None, :], jnp.arange(expert.size)[None, :]
 
@@ -73,7 +73,7 @@ def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: 
         return jnp.sum(jnp.where(nth == n, values, 0), axis=1)[:, None]
 
     def pairs_of(n: Array) -> tuple[Array, Array, Array]:
-        """An expert of every token, which pairs have the same, and how many of these are before."""
+        """Return every token's n-th expert, the pairs with it, and the earlier ones of these."""
         own = column(n, chosen)
         same = expert == own
         return own, same, same & (pair < token * top_k + n)
@@ -87,7 +87,8 @@ def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: 
 
     def write(n: Array, _: Array) -> Array:
         own, same, earlier = pairs_of(n)
-        # Four counts of up to 511, 511, 64 and 63 in one sum: each would take the same registers.
+        # Pack four counts of up to 511, 511, 64 and 63 in one sum; each alone would take the same
+        # registers.
         before = jnp.where(expert < own, 1 + (start << 9), 0)
         counts = _count(before + jnp.where(same, 1 << 18, 0) + jnp.where(earlier, 1 << 25, 0))
         rank, place = counts >> 25, (counts & 511) + (counts >> 25)
@@ -105,5 +106,5 @@ def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: 
 
 
 def _count(pairs: Array) -> Array:
-    """The sum over all pairs."""
+    """Return the sum over all pairs."""
     return jnp.sum(pairs.astype(jnp.int32), axis=1)[:, None]

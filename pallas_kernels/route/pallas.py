@@ -1,4 +1,4 @@
-"""The router's kernels: one program where it holds all tokens, two launches for more."""
+"""GPU kernels of `route`: one program if it can hold all tokens, else two launches."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -8,14 +8,14 @@ from pallas_kernels.route.choice import Asked, Routes
 
 
 def route(asked: Asked) -> Routes:
-    """See `pallas_kernels.route.api.route`."""
+    """Implement `pallas_kernels.route.api.route` as a GPU kernel."""
     tokens, experts = asked.logits.shape
     few = one_program.fits(tokens, experts, asked.options.top_k)
     return (one_program if few else two_launches).route(asked)
 
 
 def refusal(logits: Array) -> str | None:
-    """Why the kernels cannot run on these."""
+    """Return why the kernels cannot run on these logits, or None if they can."""
     if logits.dtype != jnp.float32:
         return f"expected float32 logits, got {logits.dtype}"
     if (experts := logits.shape[1]) > two_launches.MOST_EXPERTS:

@@ -1,4 +1,4 @@
-"""A launch whose first programs route and whose others quantise the experts' rows meanwhile."""
+"""Launch whose first programs route tokens while the others quantise the experts' rows."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,16 +24,18 @@ def launch_with_rows(
     programs: int,
     num_warps: int,
 ) -> tuple[Any, Operand | None]:
-    """What body(program, refs of logits, bias and first expert, refs of out_shape) writes in this
-    many programs, and the rows as experts multiply them, None where those stay as they are."""
+    """Launch `programs` programs of `body`, and one program for each row of x that quantises it.
+    body(program, inputs, outputs) takes refs of (logits, bias, first expert) and of out_shape.
+    Returns the outputs and the quantised rows, None if the experts multiply rows as they are."""
     arrays = asked.logits, asked.bias, asked.held.first
     quantiser = None if asked.x is None else row_kernel(asked.x, asked.format)
     x, quantised = (None, None) if quantiser is None else (asked.x, Operand(*quantiser.out))
     own_row = partial(row_block, row=lambda program: jnp.maximum(program - programs, 0))
 
     def kernel(arrays: Any, x: Any, out: Any, rows: Any) -> None:
-        """Grid: programs of the body, then one for each row of x. Blocks: arrays and out whole, x
-        and rows a row. Limit: the body's registers. Units: those of body and `row_kernel`."""
+        """Kernel body: route tokens or quantise a row. Grid: programs of the body, then one for
+        each row of x. Blocks: arrays and out whole, x and rows a row. Limit: the body's registers.
+        Units: those of body and `row_kernel`."""
         program = pl.program_id(0)
         if quantiser is None:
             body(program, arrays, out)

@@ -1,4 +1,4 @@
-"""The router, written plainly: the contract, and what runs where the kernel does not."""
+"""Reference implementation of `route` in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,14 @@ from pallas_kernels.route.choice import Asked, Routes
 
 
 def route(asked: Asked) -> Routes:
-    """See `pallas_kernels.route.api.route`."""
+    """Reference implementation of `pallas_kernels.route.api.route`."""
     chosen, held = without_tiles(asked), asked.held.experts
     rows = row_tile(len(asked.logits), asked.options.top_k, held)
     return chosen._replace(tiles=tile_map(chosen.expert_ids, held, rows))
 
 
 def without_tiles(asked: Asked) -> Routes:
-    """The same where `grouped_mlp` needs no map, or makes its own."""
+    """Route without a tile map, for a `grouped_mlp` that needs none or computes it."""
     scores, options = jax.nn.sigmoid(asked.logits), asked.options
     _, expert_ids = jax.lax.top_k(scores + asked.bias, options.top_k)
     weights = jnp.take_along_axis(scores, expert_ids, axis=-1)

@@ -1,7 +1,7 @@
-"""Inside of a kernel: tokens choose their experts and weigh them.
+"""Inside a kernel: choice of experts and their weights.
 
-A token's scores are cut into slices of 64, one behind the other: with a wave a token each lane has
-one score of every slice, so that the best of a row is found within a wave, without local memory.
+A token's scores are cut into consecutive slices of 64. With one wave per token, each lane has one
+score of every slice, so that a row's best is found within a wave, without local memory.
 """
 
 from functools import reduce
@@ -17,14 +17,15 @@ from pallas_kernels.triton import load, store
 
 LANES = 64
 TAKEN = jnp.iinfo(jnp.int32).min
-"""The rank of an expert that was chosen, or is none: below that of every score."""
+"""Rank of an expert that was chosen or does not exist: below that of every score."""
 
 
 class Chosen(NamedTuple):
-    """token [tokens, 1], nth [1, choices]: numbers, choices up to a power of two, 64 at least.
+    """Chosen experts of tokens. Choices are padded to a power of two, at least 64.
 
-    ids [tokens, choices]: best first. inside: which of them there are. left: a slice of experts
-    [tokens, 64] each, their ranks, TAKEN where one was chosen or is none.
+    token: [tokens, 1]. nth: [1, choices]. ids [tokens, choices]: best first. inside: mask of the
+    choices that exist. left: ranks of the experts [tokens, 64] by slice, TAKEN for chosen or
+    missing ones.
     """
 
     token: Array
@@ -34,19 +35,19 @@ class Chosen(NamedTuple):
     left: list[Array]
 
     def first_choices(self, count: int) -> Array:
-        """The ids of a power of two of choices, [tokens, count]."""
+        """Return the first `count` (a power of two) ids, [tokens, count]."""
         only = jnp.where(self.nth < count, self.ids, 0)
         return jnp.sum(only.reshape(self.token.size, -1, count), axis=1)
 
 
 def slices(experts: int) -> list[Array]:
-    """Expert ids [1, 64] of each slice; the last one's may not exist."""
+    """Return the expert ids [1, 64] of each slice; some of the last may not exist."""
     lane = jnp.arange(LANES)[None, :]
     return [lane + first for first in range(0, experts, LANES)]
 
 
 def choose_experts(logits: Any, bias: Any, token: Array, top_k: int) -> Chosen:
-    """Every token's experts; those of tokens that are not there mean nothing."""
+    """Choose the experts of every token; results of tokens that do not exist are meaningless."""
     tokens, experts = logits.shape
     nth = jnp.arange(max(LANES, pl.next_power_of_2(top_k)))[None, :]
     ids = slices(experts)
@@ -54,7 +55,7 @@ def choose_experts(logits: Any, bias: Any, token: Array, top_k: int) -> Chosen:
     def add(n: Array, state: tuple[list[Array], Array]) -> tuple[list[Array], Array]:
         left, chosen = state
         best = jnp.max(reduce(jnp.maximum, left), axis=1)[:, None]
-        # The lower of equals.
+        # Take the lower of equals.
         pairs = list(zip(left, ids, strict=True))
         equal = (jnp.where(rank == best, expert, experts) for rank, expert in pairs)
         first = jnp.min(reduce(jnp.minimum, equal), axis=1)[:, None]
@@ -68,31 +69,31 @@ def choose_experts(logits: Any, bias: Any, token: Array, top_k: int) -> Chosen:
 
 
 def _rank(logits: Any, bias: Any, token: Array, expert: Array) -> Array:
-    """Score plus bias as an integer of the same order: its maximum takes no care of NaN."""
+    """Return score + bias as an integer of the same order, whose maximum ignores NaN rules."""
     tokens, experts = logits.shape
     exists = expert < experts
     score = jax.nn.sigmoid(
         load(logits.at[token, expert], mask=(token < tokens) & exists, other=0.0)
     )
     score += load(bias.at[expert], mask=exists, other=0.0)
-    # NaN counts as the lowest score, so that what is chosen is always an expert.
+    # NaN counts as the lowest score, so that every choice is an existing expert.
     lowest = float(jnp.finfo(jnp.float32).min)
     bits = jax.lax.bitcast_convert_type(jnp.where(score > lowest, score, lowest), jnp.int32)
-    # The more negative, the larger are the bits below the sign. There is no -0: a score is at
-    # least 0.
+    # Among negative numbers, larger magnitude bits mean smaller values. -0 does not occur: a score
+    # is at least 0.
     return jnp.where(exists, jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits), TAKEN)
 
 
 def load_first(first: Any) -> Array | int:
-    """The first expert of this device."""
+    """Return the first expert of this device."""
     return 0 if first is None else load(first.at[jnp.arange(1)])
 
 
 def store_choice(
     ids: Any, weights: Any, logits: Any, chosen: Chosen, options: RouterOptions, first: Array | int
 ) -> None:
-    """What the tokens chose, counted from this device's first expert, with their weights."""
-    # Loaded again, not kept for all experts.
+    """Store the chosen ids, counted from this device's first expert, and their weights."""
+    # Load the logits again instead of keeping those of all experts.
     found = load(logits.at[chosen.token, chosen.ids], mask=chosen.inside, other=0.0)
     scores = jnp.where(chosen.inside, jax.nn.sigmoid(found), 0)
     total = jnp.sum(scores, axis=1)[:, None] + 1e-20 if options.normalise else 1.0

@@ -1,7 +1,8 @@
-"""Many tokens in two launches: a program for a block of tokens, then one for an expert.
+"""Router kernels for many tokens: one program per block of tokens, then one per expert.
 
-The first ones choose, and count how many of their tokens chose each expert. From these counts a
-program of the second launch knows how many pairs and tiles come before those of its expert.
+The first launch chooses experts and counts how many tokens of each block chose each expert. From
+the counts, an expert's program in the second launch finds how many pairs and tiles come before its
+own.
 """
 
 from functools import partial, reduce
@@ -27,18 +28,18 @@ from pallas_kernels.route.scores import (
 from pallas_kernels.triton import launch, load, scatter, store
 
 MOST_EXPERTS = 4096
-"""What the registers of a program hold of each token."""
+"""Most experts whose scores a program's registers can hold."""
 FIELD = 10
-"""Bits of a count: three slices of experts share a word, for blocks of less than 1024 tokens."""
+"""Bits of a count: three slices of experts share a word, for blocks of fewer than 1024 tokens."""
 FIELDS = 32 // FIELD
 _BLOCKS, _PAIRS = 32, 2048
-"""What a program of the map sees at once."""
+"""Blocks and pairs that a program of the map processes at a time."""
 
 
 def route(asked: Asked) -> Routes:
-    """See `pallas_kernels.route.api.route`."""
+    """Implement `pallas_kernels.route.api.route` as a GPU kernel."""
     (tokens, experts), options = asked.logits.shape, asked.options
-    # A wave a token. As few in a program as make no more than 16 blocks of counts.
+    # One wave per token. Use as few tokens per program as make at most 16 blocks of counts.
     block = 4 if tokens <= 64 else 16
     words = pl.cdiv(pl.cdiv(experts, LANES), FIELDS)
     counts_of = jax.ShapeDtypeStruct((pl.cdiv(tokens, block), words * LANES), jnp.int32)
@@ -53,7 +54,7 @@ def route(asked: Asked) -> Routes:
 
 
 def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block: int) -> None:
-    """Choice and weights of a block of tokens, and how many of them chose each expert.
+    """Kernel body: choice and weights of a block of tokens, and how many of them chose each expert.
 
     Grid: blocks of 4 or 16 tokens (others of the launch quantise rows). Blocks: everything whole;
     scores [block, 64] for each slice of experts in registers, a wave a token. Limit: latency, of
@@ -73,7 +74,7 @@ def _choose(program: Array, arrays: Any, out: Any, options: RouterOptions, block
 
 
 def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
-    """`grouped_matmul.tile_map` of these ids."""
+    """Compute `grouped_matmul.tile_map` of these ids."""
     tokens, top_k = ids.shape
     rows = row_tile(tokens, top_k, held.experts)
     return launch(
@@ -81,13 +82,13 @@ def _tile_map(ids: Array, counts: Array, held: Held) -> TileMap:
         name="route_map",
         grid=(held.experts,),
         out_shape=map_shapes(ids.size, held.experts, rows),
-        # A wave alone waits for no other.
+        # A single wave waits for no other.
         num_warps=1 if ids.size <= 512 else 4,
     )(ids.reshape(-1), counts, held.first)
 
 
 def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
-    """The tiles and the pairs of one expert.
+    """Kernel body: the tiles and the pairs of one expert.
 
     Grid: experts held here. Blocks: everything whole; counts of _BLOCKS blocks and _PAIRS choices
     at a time. Limit: launches, not work: 64 registers. Units: places count pairs, tiles tiles.
@@ -101,13 +102,13 @@ def _write_map(ids: Any, counts: Any, first: Any, *out: Any, rows: int) -> None:
     scatter(tiles.expert, tile + nth, jnp.full(nth.shape, held), exists)
     scatter(tiles.first, tile + nth, place + done, exists)
     scatter(tiles.rows, tile + nth, jnp.minimum(count - done, rows), exists)
-    # The last expert's program writes last.
+    # Only the last expert's program knows the total.
     store(tiles.used.at[jnp.arange(1)], used[None], mask=(held == pl.num_programs(0) - 1)[None])
     _write_order(tiles.order, ids, held, place)
 
 
 def _before(counts: Any, start: Array | int, held: Array, rows: int) -> tuple[Array, Array, Array]:
-    """Pairs and tiles of the experts here that come before this one, and its own pairs."""
+    """Return the pairs and tiles of this device's earlier experts, and the number of own pairs."""
     expert = [ids[0] - start for ids in slices(counts.shape[1] * FIELDS)]
     pairs = _totals(counts)
 
@@ -122,7 +123,7 @@ def _before(counts: Any, start: Array | int, held: Array, rows: int) -> tuple[Ar
 
 
 def _totals(counts: Any) -> list[Array]:
-    """How many tokens of all blocks chose each expert, a slice [64] each."""
+    """Return the number of tokens that chose each expert, by slice [64]."""
     blocks, columns = counts.shape
     some = jnp.arange(min(pl.next_power_of_2(blocks), _BLOCKS))[:, None]
     lane = jnp.arange(LANES)[None, :]
@@ -143,7 +144,7 @@ def _totals(counts: Any) -> list[Array]:
 
 
 def _write_order(order: Any, ids: Any, expert: Array, place: Array) -> None:
-    """The expert's pairs, which are in the order of tokens."""
+    """Store the expert's pairs in the order of tokens."""
     some = jnp.arange(min(pl.next_power_of_2(ids.shape[0]), _PAIRS))
 
     def write(n: Array, place: Array) -> Array:

@@ -10,13 +10,12 @@ def router_logits(
     *,
     implementation: str | None = None,
 ) -> Float[Array, "tokens experts"]:
-    """x @ kernel in float32, whatever their dtypes: products of bfloat16 are exact in it, float32
-    is not rounded.
+    """Compute x @ kernel in float32 for all input dtypes: float32 operands are not rounded.
 
-    What a library does well is left to it: operands of one dtype, and the many rows of a prefill.
-    A router in float32 would have it convert the rows in a launch of their own. Raises ValueError
-    on shapes that do not fit and, where there is something to choose, on an implementation that
-    cannot run.
+    Products of bfloat16 are exact in float32. Operands of one dtype and the many rows of a prefill
+    use the library's product, which is fast for them. With a float32 router, the library would
+    convert bfloat16 rows in a separate launch. Raises ValueError on shapes that do not fit and, if
+    there is a choice, on an implementation that cannot run.
     """
     if x.shape[1] != kernel.shape[0]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""MiniMax's router, the same on every device."""
+"""Cases of `router_logits`: MiniMax's router, the same on every device."""
 
 from functools import partial
 
@@ -12,13 +12,11 @@ from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, Expert
 
 
 def cases() -> list[Case]:
-    """Its weights are float32."""
     (stack,) = (stack for stack in EXPERTS if stack.name == "minimax.experts@tp8")
     return [make_case(stack, rows) for rows in (*DECODE_ROWS, MOST_DECODE_ROWS)]
 
 
 def make_case(stack: ExpertStack, rows: int) -> Case:
-    """So many rows times one router."""
     return Case(
         operation="router_logits",
         shape=stack.name,

@@ -1,4 +1,4 @@
-"""bfloat16 rows times a float32 router in one launch, widened in registers."""
+"""GPU kernel of `router_logits`: bfloat16 rows times a float32 router, widened in registers."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -7,11 +7,11 @@ from pallas_kernels import gpu
 from pallas_kernels.tile_product import Operand, ProductTiles, launch_tiles, multiply_tile
 
 MOST_ROWS = 1024
-"""Those of a decode or verify step."""
+"""Most rows of a decode or verify step."""
 
 
 def refusal(x: Array, kernel: Array) -> str | None:
-    """Why the kernel cannot run on these."""
+    """Return why the kernel cannot run on these operands, or None if it can."""
     if x.dtype != jnp.bfloat16 or kernel.dtype != jnp.float32:
         return f"expected bfloat16 times float32, got {x.dtype} times {kernel.dtype}"
     return None
@@ -20,9 +20,9 @@ def refusal(x: Array, kernel: Array) -> str | None:
 def router_logits(
     x: Float[Array, "tokens hidden"], kernel: Float[Array, "hidden experts"]
 ) -> Float[Array, "tokens experts"]:
-    """See `pallas_kernels.router_logits.api.router_logits`."""
-    # Small ones, for many programs: all weights of a router are 3 MiB. An AMD GPU has one step of a
-    # program under way, others one for each stage.
+    """Implement `pallas_kernels.router_logits.api.router_logits` as a GPU kernel."""
+    # Use small tiles for many programs: all weights of a router are 3 MiB. An AMD GPU has one step
+    # of a program in flight, other GPUs one per stage.
     step = 512 if gpu.current().is_amd else 128
     tiles = ProductTiles(16, 16, step) if len(x) <= 256 else ProductTiles(64, 32, 64)
     w = Operand(kernel)

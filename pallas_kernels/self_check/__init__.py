@@ -1,4 +1,4 @@
-"""The kernels that a program calls, each alone on a device beside its contract."""
+"""Check of every kernel that a program calls against its reference implementation on a device."""
 
 from pallas_kernels.self_check.calls import Call as Call
 from pallas_kernels.self_check.calls import recorded_calls as recorded_calls

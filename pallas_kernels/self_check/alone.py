@@ -1,4 +1,4 @@
-"""A recorded call as two functions of the same arrays: its kernel and its contract."""
+"""A recorded call as two functions of the same arrays: the kernel and its reference."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,17 +14,17 @@ from pallas_kernels.self_check.calls import Call, bound_to
 from pallas_kernels.self_check.examples import Examples
 
 PRODUCTS = ("matmul", "joint_matmul", "gated_matmul", "grouped_mlp", "logits_argmax")
-"""Operations whose matrices behind the first argument are weights."""
+"""Operations whose matrices after the first argument are weights."""
 BLOCK = 64
-"""Tokens of a mixture's contract at a time, which gathers the matrices that each chose."""
+"""Tokens at a time in the reference of a mixture, which gathers each token's expert matrices."""
 ITEMS = 3
-"""Images that lie in one array."""
+"""Images in one array."""
 MADE_IN_PASSING = ("tiles", "rows")
-"""What another kernel made of a call's arguments; alone, it makes them itself."""
+"""Arguments that another kernel precomputes; in a separate call, the kernel computes them."""
 
 
 def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
-    """Kernel and contract of a call that has a kernel, and the arrays that both take."""
+    """Return kernel and reference of a call that has a kernel, and the arrays that both take."""
     examples, weights = Examples(seed), call.operation in PRODUCTS
     first = examples.of(call.arguments[:1])
     rest = examples.of(call.arguments[1:], weights=weights)
@@ -39,7 +39,7 @@ def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[...
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
     def called(form: Any, bound: int, *arrays: Any) -> Any:
-        """form with its arguments, arrays in the place of arrays."""
+        """Call `form` with its recorded arguments, with `arrays` in place of shapes."""
         left = iter(arrays)
         filled = [next(left) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         tree = jax.tree.unflatten(structure, filled)
@@ -55,7 +55,7 @@ def _as_drawn(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tup
 
 
 def _in_pools(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Rows that go to distinct places."""
+    """Draw distinct pool places for the rows."""
     rows, *rest = arguments
     pages, offsets = examples.places(call.arguments[0].pages, call.arguments[1])
     return rows._replace(pages=pages, offsets=offsets), *rest
@@ -70,13 +70,13 @@ def _chosen_experts(examples: Examples, call: Call, arguments: tuple[Any, ...]) 
 def _whole_vocabulary(
     examples: Examples, call: Call, arguments: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Columns that count up, on one device."""
+    """Number the columns from 0, as on one device."""
     x, head, options, ids, _ = arguments
     return x, head, options, jnp.arange(ids.size, dtype=ids.dtype), None
 
 
 def _in_items(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Rows of several images, one behind the other."""
+    """Divide the rows into several consecutive images."""
     q, k, v, items, scale = arguments
     return q, k, v, (jnp.arange(items.size) * ITEMS // items.size).astype(items.dtype), scale
 
@@ -88,7 +88,7 @@ MEANINGS: Mapping[str, Callable[[Examples, Call, tuple[Any, ...]], tuple[Any, ..
     "item_attention": _in_items,
     "logits_argmax": _whole_vocabulary,
 }
-"""What integers among an operation's arguments mean."""
+"""Functions that give meaningful values to the integer arguments of an operation."""
 
 
 def _without(names: tuple[str, ...], bound: Any) -> Any:
@@ -101,7 +101,7 @@ def _as_written(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A router's, with its rows as experts make them."""
+    """Extend a router's reference by the rows that the experts would quantise."""
     from pallas_kernels.route import reference as written
 
     def contract(asked: Asked) -> Routes:
@@ -112,7 +112,7 @@ def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_blocks(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A mixture's, which no token's result asks for other tokens."""
+    """Run a mixture's reference on blocks of tokens, whose results are independent."""
     written = getattr(reference, "func", reference)
 
     def contract(*given: Any) -> Array:
@@ -128,4 +128,4 @@ def _in_blocks(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CONTRACTS = {"route": _with_rows, "grouped_mlp": _in_blocks}
-"""How contracts are called that are not called as they are written."""
+"""Wrappers of references that need more than a plain call."""

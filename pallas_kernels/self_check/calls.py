@@ -1,4 +1,4 @@
-"""Which operations a program calls, with which shapes: recorded where dispatch chooses."""
+"""Recording of the operations that a program calls, with their shapes, in the dispatcher."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from pallas_kernels.dispatch import Form, listening
 
 @dataclass(frozen=True)
 class Call:
-    """One operation as a program calls it: arguments and options with shapes in place of arrays.
+    """An operation as a program calls it: arguments and options with shapes in place of arrays.
 
-    kernel: the function, or why it cannot run; reference: its contract. What either has bound
-    beforehand are shapes too; one array that several of them take is one object.
+    kernel: the function, or the reason why it cannot run. reference: the reference implementation.
+    Arrays bound to either are shapes too; one array that several of them take is one object.
     """
 
     operation: str
@@ -28,7 +28,7 @@ class Call:
 
     @property
     def shapes(self) -> str:
-        """Of the first array among the arguments and the two largest others, as reports name it."""
+        """Shapes of the first array and of the two largest others, for reports."""
         leaves = jax.tree.leaves((self.arguments, self.options))
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.ndim]
         named = arrays[:1] + sorted(arrays[1:], key=lambda leaf: -leaf.size)[:2]
@@ -36,14 +36,14 @@ class Call:
 
     @property
     def argument_bytes(self) -> int:
-        """Of all arrays."""
+        """Size of all arrays in bytes."""
         leaves = jax.tree.leaves((self.arguments, self.options, bound_to(self.reference)))
         arrays = {id(x): x for x in leaves if isinstance(x, jax.ShapeDtypeStruct)}
         return sum(prod(x.shape) * x.dtype.itemsize for x in arrays.values())
 
 
 def recorded_calls(function: Callable[..., Any], *shapes: Any) -> list[Call]:
-    """Every different call of an operation that tracing function(*shapes) makes, in its order."""
+    """Trace function(*shapes) and return its distinct operation calls in order."""
     found: dict[str, Call] = {}
 
     def listener(
@@ -57,13 +57,13 @@ def recorded_calls(function: Callable[..., Any], *shapes: Any) -> list[Call]:
         return called
 
     with listening(listener):
-        # A function of its own: what was traced before would not be traced again.
+        # Wrap the function, because JAX would not trace an already traced one again.
         jax.eval_shape(lambda *arrays: function(*arrays), *shapes)
     return list(found.values())
 
 
 def bound_to(form: Form) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """What a partial function has taken already."""
+    """Return the arguments and keywords that a partial function has bound."""
     return (form.args, form.keywords) if isinstance(form, partial) else ((), {})
 
 
@@ -88,7 +88,7 @@ def _bind(form: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> 
 
 
 def _without_arrays(tree: Any) -> Any:
-    """The same with a shape in place of each array, one for one."""
+    """Replace each array by its shape; identical arrays share one shape object."""
     leaves, structure = jax.tree.flatten(tree)
     shapes: dict[int, jax.ShapeDtypeStruct] = dict(_shapes(leaves))
     return jax.tree.unflatten(structure, [shapes.get(id(leaf), leaf) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""One recorded call on devices that each run it on the same arrays: right, wrong or refused."""
+"""Check of one recorded call on several devices, each with the same arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ AXIS = "device"
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """error: the worst, beside its tolerance; both None where nothing ran, and `refused` says why.
-    device: JAX's index."""
+    """Result of a check on one device (JAX's index): the worst error and its tolerance. Both are
+    None if nothing ran; `refused` says why."""
 
     operation: str
     shapes: str
@@ -31,16 +31,16 @@ class CheckedCall:
 
     @property
     def wrong(self) -> bool:
-        """Whether it ran and gave something else."""
+        """True if the kernel ran and its result differs."""
         return self.error is not None and self.error > (self.tolerance or 0)
 
 
 def check_call(
     call: Call, devices: Sequence[int], most_bytes: int, seed: int = 0
 ) -> list[CheckedCall]:
-    """Compiles kernel and contract once and runs both on each of JAX's devices of these indices.
+    """Compile kernel and reference once and run both on each of the JAX devices with these indices.
 
-    most_bytes: of arguments; what takes more is refused. Raises what a device raises.
+    A call with more than `most_bytes` of arguments is refused. Errors of a device are raised.
     """
     refused = call.kernel if isinstance(call.kernel, str) else ""
     if call.argument_bytes > most_bytes:
@@ -67,7 +67,7 @@ def _errors(call: Call, devices: Sequence[Any], seed: int) -> Iterator[Error]:
 
 
 def _on_each(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Results have one dimension more in front: of the devices."""
+    """Compile a function to run on every device; results get a leading axis of devices."""
 
     def stacked(*arrays: Any) -> Any:
         return jax.tree.map(lambda x: x[None], function(*arrays))

@@ -1,4 +1,4 @@
-"""How far a kernel's result is from its contract's."""
+"""Difference between the results of a kernel and of its reference, with tolerances."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,27 +13,27 @@ from pallas_kernels.quantized import QuantizedRows
 from pallas_kernels.route.choice import Routes
 
 TOLERANCE = 2e-2
-"""Of floats: the largest difference as a share of the largest value; what the benchmark allows."""
+"""For floats: largest difference divided by the largest value, as in the benchmark."""
 QUANTIZED_TOLERANCE = 7e-2
-"""Where one side rounded to float8 and the other did not: half a step of e4m3 is 1/16."""
+"""If one side is rounded to float8 and the other is not: half a step of e4m3 is 1/16."""
 INTEGER_TOLERANCE = 0.1
-"""The share of integers that differ: of scores in bfloat16 some are tied."""
+"""For integers: the fraction that differs. Some bfloat16 scores are tied."""
 
 
 class Error(NamedTuple):
-    """A difference, and the most it may be."""
+    """A difference and its tolerance."""
 
     error: float
     tolerance: float
 
     @property
     def ratio(self) -> float:
-        """Above 1 is wrong."""
+        """Error divided by tolerance; above 1 is wrong."""
         return self.error / self.tolerance
 
 
 def worst_error(got: Any, wanted: Any) -> Error:
-    """The largest error beside its tolerance. Raises ValueError where nothing can be compared."""
+    """Return the largest error with its tolerance. Raises ValueError if nothing can be compared."""
     pairs = list(_pairs(got, wanted))
     if not pairs:
         raise ValueError("kernel and contract have no result in common")
@@ -41,7 +41,7 @@ def worst_error(got: Any, wanted: Any) -> Error:
 
 
 def _pairs(got: Any, wanted: Any) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Arrays that must be equal, and whether one side is rounded to float8."""
+    """Yield arrays that must be equal, and whether one side is rounded to float8."""
     got, wanted = total(got), total(wanted)
     if got is None or wanted is None:
         return

@@ -1,9 +1,9 @@
-"""All that depends on Pallas's Triton backend, which JAX has deprecated since 0.11.
+"""All dependencies on Pallas's Triton backend, which JAX has deprecated since 0.11.
 
-Kernels are written with what is defined here and with jax.numpy. If the backend goes, `triton_ir`
-(while it is still there) and `call_triton_ir` keep them: XLA compiles Triton's IR as text.
-A load or store indexes every dimension of its ref with an array, a slice or a `pl.ds`, never with
-a mixture, and blocks have sizes that are powers of two.
+Kernels use only these definitions and jax.numpy. If the backend is removed, `triton_ir` (run while
+it still exists) and `call_triton_ir` preserve the kernels: XLA compiles Triton IR from text. A load
+or store indexes every dimension of its ref with an array, a slice or a `pl.ds`, never with a
+mixture. Block sizes are powers of two.
 """
 
 from pallas_kernels.triton.ir_text import call_triton_ir as call_triton_ir

@@ -1,4 +1,4 @@
-"""The way out of Pallas: a kernel as the text of its Triton IR, which XLA compiles by itself."""
+"""Export of a kernel as the text of its Triton IR, which XLA compiles without Pallas."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ CALL_TARGET = "__gpu$xla.gpu.triton"
 
 
 def triton_ir(kernel: Callable[..., Any], *shapes: Any, name: str | None = None) -> dict[str, Any]:
-    """What Pallas hands to XLA for a function that launches one kernel (one of this name): its IR
-    as text, its name, grid and launch parameters, as `call_triton_ir` takes them. shapes: trees of
-    ShapeDtypeStruct; the text's arguments are their leaves."""
+    """Return the Triton IR of a function that launches one kernel (one named `name`) and its launch
+    parameters, as `call_triton_ir` takes them. shapes: trees of ShapeDtypeStruct, whose leaves are
+    the IR's arguments."""
     platform = "rocm" if gpu.current().is_amd else "cuda"
     with abstract_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -47,14 +47,14 @@ def triton_ir(kernel: Callable[..., Any], *shapes: Any, name: str | None = None)
 def call_triton_ir(
     program: Mapping[str, Any], out: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct]
 ) -> Callable[..., Any]:
-    """Launches a kernel given as `triton_ir` returns it; nothing of Pallas is involved."""
+    """Return a function that launches a kernel exported by `triton_ir`, without Pallas."""
     call = jax.ffi.ffi_call(CALL_TARGET, out, custom_call_api_version=4)
     fixed = {k: np.int32(v) if isinstance(v, int) else v for k, v in program.items()}
     return lambda *arrays: call(*arrays, **fixed, debug=False)
 
 
 def abstract_gpu() -> AbstractContextManager[Any]:
-    """From JAX 0.11 on, lowering a kernel without a device needs to hear which one is meant."""
+    """Return a context that tells JAX (0.11 and later) the GPU to lower for without a device."""
     if jax.__version_info__ < (0, 11):
         return nullcontext()
     from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh

@@ -1,4 +1,4 @@
-"""Launching a kernel, and how one reads and writes arrays."""
+"""Launch of a kernel, and loads and stores in it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,10 +26,10 @@ def launch(
     num_stages: int = 1,
     input_output_aliases: Mapping[int, int] | None = None,
 ) -> Callable[..., Any]:
-    """One kernel over a grid; interpreted where there is no GPU to compile for.
+    """Return a function that launches a kernel over a grid; it runs interpreted without a GPU.
 
-    in_specs: a BlockSpec an argument, or a tree of them for an argument that is a tree. Without
-    specs every program sees all arguments, or all results, whole.
+    in_specs: a BlockSpec for each argument, or a tree of them for a tree. Without specs, every
+    program sees all arguments or results whole.
     """
     return lambda *arrays: pl.pallas_call(
         kernel,
@@ -45,12 +45,13 @@ def launch(
 
 
 def scatter(out: Any, place: Array, value: Array, mask: Array) -> None:
-    """Stores values at places of a ref of one dimension."""
-    # Interpreted, a masked store writes what was there: not to a place that is written.
+    """Store values at indices of a one-dimensional ref."""
+    # In interpreted mode, a masked store rewrites the old value: keep it off places that are
+    # written.
     apart = jnp.where(mask, place, out.shape[0])
     store(out.at[apart], value, mask=mask)
 
 
 def whole(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """Every program sees the whole array; the kernel says what it loads."""
+    """Return the spec of the whole array, for kernels that choose what they load."""
     return pl.BlockSpec(array.shape, lambda *_: (0,) * len(array.shape))

@@ -1,7 +1,7 @@
-"""Offsets into large arrays of eight-bit numbers, for which Pallas takes too few bits.
+"""Fix for offsets into large one-byte arrays, for which Pallas uses too few bits.
 
-Pallas counts with 64 bits where an array has more than 2**32 bytes. But an offset is a signed
-number of elements: with elements of one byte, 32 bits end at 2**31.
+Pallas uses 64-bit offsets if an array has more than 2**32 bytes. But an offset is a signed number
+of elements: with one-byte elements, 32 bits end at 2**31.
 """
 
 from dataclasses import replace
@@ -22,5 +22,5 @@ def _offsets(block: lowering.BlockInfo, indexer: lowering.NDIndexer) -> Any:
 
 
 def count_elements() -> None:
-    """From now on Pallas takes 64 bits where an array has more than 2**31 elements."""
+    """Patch Pallas to use 64-bit offsets if an array has more than 2**31 elements."""
     lowering._compute_offsets_from_indices = _offsets

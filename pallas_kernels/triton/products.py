@@ -1,4 +1,4 @@
-"""Matrix products of blocks, and the numbers that the matrix units take."""
+"""Matrix products of blocks, and conversion to the matrix units' float8."""
 
 from typing import Any
 
@@ -18,18 +18,18 @@ from pallas_kernels import gpu
 from pallas_kernels.quantized import QuantFormat, QuantizedArray, dequantize
 
 E4M3, E2M1, BF16 = 0, 4, 5
-"""triton::ScaleDotElemType."""
+"""Values of triton::ScaleDotElemType."""
 MOST_IMPRECISE_SUMS = 32
-"""How many products of float8 Hopper's matrix unit may sum by itself, which keeps about 14 bits
-(DeepSeek-V3 technical report, section 3.3.2): one instruction's, then they are added in float32."""
+"""Most float8 products that Hopper's matrix unit sums by itself, with about 14 bits (DeepSeek-V3
+technical report, section 3.3.2): one instruction's. These sums are then added in float32."""
 
 
 def dot(a: Array, b: Array, *, trans_b: bool = False) -> Array:
-    """a @ b, or a @ b.T, summed in float32 (int8: in int32). float32 is not rounded to TF32.
+    """Compute a @ b, or a @ b.T, summed in float32 (int8: int32). float32 is not rounded to TF32.
 
-    Float8 is summed by itself 32 products at a time on a GPU with warp groups, which multiply 64
-    rows: those are b's, the weights', so a sum has the same bits however many rows a has. With less
-    than 64 rows of b it is multiplied as float16 there, which is exact.
+    On a GPU with warp groups, which multiply 64 rows, the matrix unit sums 32 float8 products at a
+    time. The 64 rows are those of b, the weights, so that a sum has the same bits for any number of
+    rows of a. With fewer than 64 rows of b, float8 is multiplied as float16 there, which is exact.
     """
     if trans_b and _by_warp_groups(a, b):
         return _dot_fp8_p.bind(b, a).T
@@ -37,7 +37,7 @@ def dot(a: Array, b: Array, *, trans_b: bool = False) -> Array:
 
 
 def dot_mxfp4(x: Array, x_scale: Array | None, values: Array, scale: Array, total: Array) -> Array:
-    """total + x @ w.T for MXFP4 w, on a matrix unit that knows it (`Gpu.scaled_dot`).
+    """Compute total + x @ w.T for MXFP4 w on a matrix unit that supports it (`Gpu.scaled_dot`).
 
     values: uint8 [out, in / 2], scale: uint8 e8m0 [out, in / 32]. x: uint8 of the same kind or
     e4m3fn [rows, in], with scales [rows, in / 32] each, or bfloat16 [rows, in] without.
@@ -47,10 +47,8 @@ def dot_mxfp4(x: Array, x_scale: Array | None, values: Array, scale: Array, tota
 
 
 def to_fp8(x: Array) -> Array:
-    """float32 in ±448, rounded to e4m3fn; on gfx942 the same bits as e4m3fnuz: half of x.
-
-    Pallas cannot cast to e4m3fnuz, in which the bits of -0 are a NaN.
-    """
+    """Round float32 in ±448 to e4m3fn, or on gfx942 to the same bits as e4m3fnuz: half of x. Pallas
+    cannot cast to e4m3fnuz, in which the bits of -0 are a NaN."""
     small = x.astype(jnp.float8_e4m3fn)
     if gpu.current().fp8 == jnp.float8_e4m3fn:
         return small
@@ -60,7 +58,7 @@ def to_fp8(x: Array) -> Array:
 
 
 def _by_warp_groups(a: Array, b: Array) -> bool:
-    """Whether a @ b.T is float8 for a GPU that multiplies it by warp groups, and b has the rows."""
+    """Return whether warp groups multiply a @ b.T: float8, with enough rows in b."""
     rows = gpu.current().warp_group
     if gpu.interpreted() or not rows or b.shape[0] < rows:
         return False
@@ -72,7 +70,7 @@ _dot_fp8_p = Primitive("dot_fp8")
 
 @_dot_fp8_p.def_abstract_eval
 def _(a: Any, b: Any) -> Any:
-    """The sums."""
+    """Return the shape of the sums."""
     return ShapedArray((a.shape[0], b.shape[0]), jnp.float32)
 
 
@@ -91,7 +89,7 @@ _dot_mxfp4_p = Primitive("dot_mxfp4")
 
 @_dot_mxfp4_p.def_abstract_eval
 def _(x: Any, values: Any, scale: Any, total: Any, *x_scale: Any) -> Any:
-    """As the sum that is added to."""
+    """Return the shape of the sum that is added to."""
     return ShapedArray(total.shape, total.dtype)
 
 

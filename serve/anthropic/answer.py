@@ -1,5 +1,6 @@
-"""One message under way, and how it is written: whole, or as the events of a stream."""
+"""The answer to a message: one body, or a stream of events."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 from convert.text.json_pieces import json_pieces
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import NamedEvent
-from serve.anthropic.pings import PING, with_pings
 from serve.asgi.error_forms import anthropic_form
 from serve.asgi.errors import as_api_error
 from serve.asgi.sse import named_event
@@ -15,11 +15,29 @@ from serve.engine.choices import ChoiceState
 from serve.engine.errors import EngineError, ShuttingDown
 from serve.engine.stream import OutputStream
 
+PING: dict[str, Any] = {"type": "ping"}
+PING_S = 10.0
+
+
+async def with_pings(
+    events: AsyncIterator[list[dict[str, Any]]], every_s: float = PING_S
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the same lists of events, and a ping after every `every_s` seconds without one."""
+    while True:
+        coming = asyncio.ensure_future(anext(events, None))
+        try:
+            while not (await asyncio.wait((coming,), timeout=every_s))[0]:
+                yield [PING]
+        finally:
+            coming.cancel()
+        if (some := coming.result()) is None:
+            return
+        yield some
+
 
 @dataclass(frozen=True)
 class MessageAnswer:
-    """An answer of one choice. limit: of its tokens. synthetic: fields that every body and event
-    has."""
+    """An answer with one choice. `limit`: its token limit. `synthetic`: fields of every event."""
 
     choices: ReadChoices
     limit: int
@@ -28,12 +46,12 @@ class MessageAnswer:
     synthetic: dict[str, float]
 
     async def whole(self) -> Iterable[str]:
-        """The message as one body; raises ShuttingDown for an answer that was given up."""
+        """Return the message as one body. Raises ShuttingDown if the server aborted the answer."""
         message = self._message(self.choices.content.blocks, self._stop(), self._usage())
         return json_pieces(message | self.synthetic)
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
-        """The message as events, the last of which says what went wrong if something did."""
+        """Yield the message as events. An error is the last event."""
         try:
             async for events in with_pings(self._events(stream)):
                 for event in events:
@@ -44,7 +62,7 @@ class MessageAnswer:
             yield self._written(body)
 
     async def _events(self, stream: OutputStream) -> AsyncIterator[list[NamedEvent]]:
-        """Those of each output. The first brings what was cached, so the message begins with it."""
+        """Yield each output's events. The first has the cached token count for message_start."""
         begun = False
         async for state, _ in self.choices.follow(stream):
             start = () if begun else self._start()
@@ -73,7 +91,7 @@ class MessageAnswer:
         return {**said, "content": content, **stop, "usage": usage}
 
     def _stop(self) -> dict[str, Any]:
-        """Why the answer ended; ShuttingDown where the server gave it up."""
+        """Return the stop reason. Raises ShuttingDown if the server aborted the answer."""
         state = self._state
         matched = state.stop_reason if isinstance(state.stop_reason, str) else None
         match state.finish_reason:
@@ -90,7 +108,7 @@ class MessageAnswer:
         return {"stop_reason": reason, "stop_sequence": matched}
 
     def _usage(self) -> dict[str, Any]:
-        """The tokens so far; those of the prompt are either cached or not."""
+        """Return the token counts so far. Prompt tokens are either cached or input tokens."""
         counts = self.choices.counts
         return {
             "input_tokens": counts.prompt - counts.cached,

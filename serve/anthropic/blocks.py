@@ -11,7 +11,7 @@ NO_MORE = "send text and images"
 
 
 class TextBlock(KnownFields):
-    """Text; citations only describe it."""
+    """Text. Citations are ignored: they only describe it."""
 
     neutral: ClassVar[Neutral] = {"citations": (None, [])}
 
@@ -21,7 +21,7 @@ class TextBlock(KnownFields):
 
 
 class ThinkingBlock(KnownFields):
-    """The model's reasoning, as the client was told it; signature: see `thinking.py`."""
+    """The model's reasoning as sent to the client. For `signature` see `thinking.py`."""
 
     type: Literal["thinking"]
     thinking: str
@@ -45,7 +45,7 @@ def _as_blocks(content: Any) -> Any:
 
 
 class DataSource(KnownFields):
-    """An image in base64. What kind it is, its bytes say."""
+    """An image in base64. Its format is detected from its bytes."""
 
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
@@ -53,19 +53,19 @@ class DataSource(KnownFields):
 
     @property
     def as_url(self) -> str:
-        """The image in a chat."""
+        """The image as a URL for chats."""
         return f"data:{self.media_type};base64,{self.data}"
 
 
 class UrlSource(KnownFields):
-    """Where an image is."""
+    """The URL of an image."""
 
     type: Literal["url"]
     url: str
 
     @property
     def as_url(self) -> str:
-        """The image in a chat."""
+        """The image as a URL for chats."""
         return self.url
 
 
@@ -84,7 +84,7 @@ class ImageBlock(KnownFields):
 
 
 AsBlocks = BeforeValidator(_as_blocks, json_schema_input_type=str | list[dict[str, Any]])
-"""A string is one block of text."""
+"""Converts a string to one text block."""
 TextOnly = Annotated[TextBlock, only("content", ("text",), TEXT_ONLY)]
 Texts = Annotated[list[TextOnly], AsBlocks]
 Seen = Annotated[
@@ -95,7 +95,7 @@ Seen = Annotated[
 
 
 class ToolResultBlock(KnownFields):
-    """What a call came to."""
+    """The result of a call."""
 
     neutral: ClassVar[Neutral] = {"toolset_name": (None,)}
 
@@ -126,14 +126,14 @@ class SystemTurn(KnownFields):
 
 
 class UserTurn(KnownFields):
-    """What the user said, and what the calls before came to."""
+    """A user message, with the results of preceding calls."""
 
     role: Literal["user"]
     content: Annotated[list[UserBlock], AsBlocks]
 
 
 class AssistantTurn(KnownFields):
-    """What the model answered."""
+    """An answer of the model."""
 
     role: Literal["assistant"]
     content: Annotated[list[AssistantBlock], AsBlocks]

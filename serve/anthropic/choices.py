@@ -1,4 +1,4 @@
-"""The choice of a message, read as it comes."""
+"""The choice of a message, parsed as it arrives."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ from serve.engine.stream import OutputStream
 
 
 class ReadChoices(Choices):
-    """One choice, and its content as far as it has come."""
+    """The single choice of a message, and its content so far."""
 
     def __init__(
         self, request: Request, parser: AnswerParser, content: Content, *, prompt_only: bool
@@ -18,18 +18,18 @@ class ReadChoices(Choices):
         super().__init__([request], 1, prompt_only=prompt_only)
         self.content = content
         self.added: list[NamedEvent] = []
-        """The events of what the last output added."""
+        """The events of the last engine output."""
         self._parser = parser
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call was read."""
+        """True if the answer has a tool call."""
         return self._parser.has_calls
 
     async def follow(
         self, stream: OutputStream
     ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
-        """Every output, once its content is read."""
+        """Yield every engine output after parsing it."""
         async for state, output in super().follow(stream):
             last = output.finish_reason is not None
             each = self._parser.take_each(output.token_ids, output.text, final=last)
@@ -40,5 +40,5 @@ class ReadChoices(Choices):
 
 
 def _is_cut(state: ChoiceState) -> bool:
-    """Whether something else than the model ended the answer."""
+    """Return whether the answer was cut off, and not ended by the model."""
     return state.finish_reason != "stop" or isinstance(state.stop_reason, str)

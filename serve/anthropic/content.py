@@ -1,4 +1,4 @@
-"""The content blocks of an answer, and the events that tell of them as they come."""
+"""Builds the content blocks of an answer and their events."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,22 +15,22 @@ NamedEvent = dict[str, Any]
 
 
 class Content:
-    """Blocks, made of an answer's parts. Text that stands between calls comes behind them all, so
-    that the blocks don't depend on how the answer was cut into parts.
+    """Converts an answer's parts to blocks. `shows_thinking`: with the reasoning.
 
-    shows_thinking: whether they tell the reasoning.
+    Text between calls goes after all calls, so that the blocks do not depend on how the answer was
+    split into parts.
     """
 
     def __init__(self, *, shows_thinking: bool) -> None:
         self.blocks: list[dict[str, Any]] = []
         self._shows_thinking = shows_thinking
-        self._open = ""  # the type of the block under way
-        self._texts: list[str] = []  # what it has so far
+        self._open = ""  # type of the open block
+        self._texts: list[str] = []  # its text so far
         self._has_calls = False
-        self._late = ""  # text that comes behind the calls
+        self._late = ""  # text to add after the calls
 
     def take(self, parts: AnswerParts) -> Iterator[NamedEvent]:
-        """Adds these parts; the events of what they add."""
+        """Add parts of the answer, and yield their events."""
         self._has_calls |= bool(parts.calls)
         if parts.reasoning:
             if self._open != "thinking":
@@ -50,7 +50,7 @@ class Content:
                 yield self._delta(type="input_json_delta", partial_json=call.arguments)
 
     def end(self, *, cut: bool) -> Iterator[NamedEvent]:
-        """Ends the answer. cut: by force, not by the model."""
+        """End the answer. `cut`: the model did not end it."""
         yield from self._end_block(cut=cut)
         if self._late:
             yield from self._text(self._late)
@@ -91,7 +91,7 @@ class Content:
 
 
 def read_input(arguments: str, *, cut: bool) -> dict[str, Any]:
-    """The arguments of a call, as far as they go if they were cut."""
+    """Parse the arguments of a call; if they were cut off, as far as possible."""
     if cut:
         with suppress(ValueError):
             read = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=True)

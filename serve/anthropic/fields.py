@@ -1,4 +1,4 @@
-"""Bodies whose every field is known: obeyed, or refused by name."""
+"""Request models that refuse unknown fields by name."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,14 +7,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 CacheControl = dict[str, Any] | None
-"""Accepted and without effect: every prompt's pages are cached as they are, and shared."""
+"""Accepted without effect: every full page of a prompt is cached and shared anyway."""
 
 Neutral = Mapping[str, tuple[object, ...]]
 """Fields that are not implemented, with the values that change nothing."""
 
 
 class KnownFields(BaseModel):
-    """A body, or a part of one."""
+    """A body or a part of one, whose unknown fields are refused."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     neutral: ClassVar[Neutral] = {}
@@ -30,13 +30,13 @@ class KnownFields(BaseModel):
 
 
 def refused(what: str, instead: str) -> PydanticCustomError:
-    """What a validator raises for something that this release has not."""
+    """Return the error that a validator raises for an unsupported feature."""
     message = "{param} is not implemented in this release; {instead}"
     return PydanticCustomError("unsupported_option", message, {"param": what, "instead": instead})
 
 
 def only(where: str, kinds: tuple[str, ...], instead: str) -> BeforeValidator:
-    """Refuses parts of a list whose `type` is none of the kinds, by that name."""
+    """Return a validator that refuses list entries of another `type`, by its name."""
 
     def check(part: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None

@@ -1,4 +1,4 @@
-"""Turns of a conversation as the messages of a chat."""
+"""Converts the turns of a conversation to chat messages."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -18,17 +18,16 @@ from serve.anthropic.thinking import reasoning_of
 from serve.chat_format.calls.arguments import written_arguments
 
 BILLING = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with such a block, for the accounts of Anthropic. It differs
-from request to request, so that no prompt would begin like another one."""
+"""Start of a block in Claude Code's system prompt, for Anthropic's accounting. It differs between
+requests, so that no two prompts would share a prefix. The block is dropped."""
 
 
 def chat_messages(
     system: Sequence[TextBlock], turns: Sequence[SystemTurn | UserTurn | AssistantTurn]
 ) -> list[dict[str, Any]]:
-    """The messages in OpenAI's form; blocks of text are joined as they are.
+    """Return the messages in OpenAI's format. The texts of blocks are concatenated.
 
-    Turns of the user, or of the assistant, that stand side by side are one turn with the blocks of
-    all, as the protocol has it.
+    Consecutive turns of the user, or of the assistant, are merged, as the protocol specifies.
     """
     told = [block for block in system if not block.text.startswith(BILLING)]
     messages = [{"role": "system", "content": _joined(told)}] if told else []
@@ -44,10 +43,10 @@ def chat_messages(
 
 
 def _said(blocks: Sequence[TextBlock | ImageBlock | ToolResultBlock]) -> Iterator[dict[str, Any]]:
-    """The results of calls, each a message, then the user's own words."""
+    """Yield one message for each call result, then the user's own message."""
     results = [block for block in blocks if isinstance(block, ToolResultBlock)]
     for result in results:
-        # No template has a place for the flag.
+        # Templates have no place for the error flag.
         flag = [TextBlock(type="text", text="Error: ")] if result.is_error else []
         content = _parts([*flag, *result.content])
         yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
@@ -76,7 +75,7 @@ def _call(block: ToolUseBlock) -> dict[str, Any]:
 
 
 def _parts(blocks: Sequence[TextBlock | ImageBlock]) -> list[dict[str, Any]]:
-    """The content of a chat's message, whose texts are joined where there is nothing else."""
+    """Return the blocks as the content parts of a chat message."""
     return [
         {"type": "text", "text": block.text}
         if isinstance(block, TextBlock)

@@ -5,14 +5,14 @@ from functools import partial
 import fastapi
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 
 from serve.anthropic.answer import MessageAnswer
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import Content
-from serve.anthropic.headers import check_headers
 from serve.anthropic.protocol import NAMES, Conversation, MessagesRequest
 from serve.asgi.auth import client_of
-from serve.asgi.errors import fields_renamed
+from serve.asgi.errors import fields_renamed, invalid_request
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import templating
 from serve.asgi.synthetic_header import synthetic_field
@@ -22,15 +22,32 @@ from serve.openai.prompts.thinking import keep_header
 from serve.openai.service import Service
 from serve.openai.tokenization import CONTEXTS
 
+VERSIONS = ("2023-06-01", "2026-10-21")
+"""Supported versions, which have the same message format."""
+NOT_HERE = ("anthropic-user-profile-id", "anthropic-workspace-id")
+
+
+def check_headers(headers: Headers) -> None:
+    """Raise 400 for another protocol version, or a header for an unsupported feature."""
+    version = headers.get("anthropic-version", VERSIONS[0])
+    if version not in VERSIONS:
+        known = " and ".join(VERSIONS)
+        message = f"anthropic-version: this server speaks {known}; got {version[:50]!r}"
+        raise invalid_request(message, param="anthropic-version", code="unsupported_option")
+    for name in NOT_HERE:
+        if name in headers:
+            message = f"{name} is not implemented in this release; leave it out"
+            raise invalid_request(message, param=name, code="unsupported_option")
+
 
 class TokensCount(BaseModel):
-    """How many tokens a prompt has."""
+    """The answer of count_tokens: the number of tokens of a prompt."""
 
     input_tokens: int
 
 
 def messages_router(service: Service) -> APIRouter:
-    """The endpoints over `service`."""
+    """Return the endpoints over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/messages")

@@ -1,7 +1,6 @@
-"""Request bodies of the messages endpoints, and the chats that they mean.
+"""Request bodies of the messages endpoints, and their translation to chats.
 
-Known fields are obeyed or refused by name, and unknown ones are refused: a conversation with an
-option that was ignored is another conversation.
+Unsupported and unknown fields are refused: ignoring an option would change the conversation.
 """
 
 from functools import cached_property
@@ -21,7 +20,7 @@ from serve.chat_format.thinking_switch import PRESERVE
 from serve.openai.protocol import ChatCompletionRequest, SpeculativeOptions
 
 KEEP_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-"""The edit that clears no thinking: what a chat calls `preserve_thinking`."""
+"""The edit that clears no thinking, which chats call `preserve_thinking`."""
 NEUTRAL: Neutral = {
     "billing_policy": (None,),
     "compaction": (None,),
@@ -36,17 +35,17 @@ NEUTRAL: Neutral = {
     "speed": (None, "standard"),
     "thread": (None,),
 }
-"""Fields of the protocol, its betas' among them, with the values that change nothing here."""
+"""Fields of the protocol and its betas, with the values that change nothing here."""
 NAMES = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
 }
-"""Fields of chats, with what they are called here where that is something else."""
+"""Chat fields that have another name in messages."""
 
 
 class ChatOfMessages(ChatCompletionRequest):
-    """The chat that a body means. An answer ends where the context does."""
+    """The chat of a messages body. Its answer may end with the context."""
 
     @property
     def ends_with_context(self) -> bool:
@@ -54,12 +53,12 @@ class ChatOfMessages(ChatCompletionRequest):
 
     @property
     def prompt_only(self) -> bool:
-        """For its place in the cache."""
+        """True if only the prompt is run, to cache it."""
         return self.max_tokens == 0
 
     @property
     def token_limit(self) -> int | None:
-        """An engine's request generates one, wanted or not."""
+        """Maximum number of generated tokens: an engine request generates at least one."""
         return 1 if self.prompt_only else self.max_tokens
 
 
@@ -71,21 +70,20 @@ class OutputFormat(KnownFields):
 
 
 class OutputConfig(KnownFields):
-    """The field `output_config`. The effort is high where nothing is said, and has nothing to
-    change where thinking is disabled."""
+    """The field `output_config`. The default effort is high. Without thinking it has no effect."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
 class Metadata(KnownFields):
-    """Who asks; nothing is done with it."""
+    """The field `metadata`, which is ignored."""
 
     user_id: str | None = None
 
 
 class Conversation(KnownFields, FirstErrorOnly):
-    """The body of POST /v1/messages/count_tokens: all that a prompt is made of."""
+    """The body of POST /v1/messages/count_tokens: all fields that affect the prompt."""
 
     neutral: ClassVar[Neutral] = NEUTRAL
 
@@ -116,7 +114,7 @@ class Conversation(KnownFields, FirstErrorOnly):
 
     @cached_property
     def chat(self) -> ChatOfMessages:
-        """The chat that this means; raises RequestValidationError for one that can't be."""
+        """The chat of this body. Raises RequestValidationError for an invalid one."""
         try:
             return ChatOfMessages.model_validate(self._chat_fields())
         except ValidationError as error:
@@ -125,7 +123,7 @@ class Conversation(KnownFields, FirstErrorOnly):
 
     @property
     def shows_thinking(self) -> bool:
-        """Whether answers show their reasoning."""
+        """True if answers include their reasoning."""
         return self.thinking is None or self.thinking.display != "omitted"
 
     def _chat_fields(self) -> dict[str, Any]:
@@ -146,7 +144,7 @@ class Conversation(KnownFields, FirstErrorOnly):
 
 
 class MessagesRequest(Conversation):
-    """The body of POST /v1/messages; `seed` and `speculative` are additions of this server."""
+    """The body of POST /v1/messages. `seed` and `speculative` are extensions of this server."""
 
     max_tokens: int = Field(ge=0)
     stop_sequences: list[str] | None = None
@@ -165,7 +163,7 @@ class MessagesRequest(Conversation):
 
 
 def _renamed(error: Any) -> Any:
-    """An error of a chat, with the field's name here."""
+    """Return a chat's error with the field's name in messages."""
     context = error.get("ctx", {})
     if (name := NAMES.get(context.get("param", ""))) is None:
         return error

@@ -1,4 +1,4 @@
-"""Extended thinking: what a request asks for, and the signatures of thinking blocks."""
+"""Extended thinking: its request field, and the signatures of thinking blocks."""
 
 from base64 import b64decode, b64encode
 from hashlib import sha256
@@ -11,12 +11,14 @@ from serve.anthropic.fields import KnownFields, refused
 from serve.asgi.errors import invalid_option
 
 HOLDS_TEXT = "text-"
-"""What a signature begins with that holds the reasoning itself."""
+"""Prefix of a signature that contains the reasoning itself."""
 
 
 class ThinkingConfig(KnownFields):
-    """The field `thinking`. display: whether answers show their reasoning, or signatures alone;
-    keep: of Kimi's own endpoint, as in a chat."""
+    """The field `thinking`. With `display` "omitted", answers show signatures alone.
+
+    `keep` comes from Kimi's own endpoint, as in a chat.
+    """
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] | None = None
     budget_tokens: int | None = Field(None, ge=1)
@@ -32,19 +34,21 @@ class ThinkingConfig(KnownFields):
         return self
 
     def as_chat(self) -> dict[str, Any]:
-        """The field of a chat."""
+        """Return the chat's field `thinking`."""
         return {"type": self.type, "budget_tokens": self.budget_tokens, "keep": self.keep}
 
 
 def signature(reasoning: str, *, shown: bool) -> str:
-    """What goes with a thinking block, and comes back with it: of reasoning that is not shown it
-    holds the text. Nobody is kept from writing one: reasoning is the client's to send."""
+    """Return the signature of a thinking block. If `shown` is false, it contains the reasoning.
+
+    Clients send it back with the block. They may send any reasoning: it is not authenticated.
+    """
     text = reasoning.encode(errors="replace")
     return sha256(text).hexdigest() if shown else HOLDS_TEXT + b64encode(text).decode()
 
 
 def reasoning_of(block: ThinkingBlock) -> str:
-    """The reasoning that a block tells, or that its signature holds."""
+    """Return the reasoning in a block, or in its signature."""
     signed = block.signature or ""
     if block.thinking or not signed.startswith(HOLDS_TEXT):
         return block.thinking

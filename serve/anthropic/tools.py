@@ -20,8 +20,10 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class CustomTool(KnownFields, AsSent):
-    """A tool that the client runs. input_schema: JSON schema of its arguments. Arguments are always
-    streamed as they are made, whatever `eager_input_streaming` says."""
+    """A tool that the client runs. `input_schema` is the JSON schema of its arguments.
+
+    Arguments are always streamed as they are generated, whatever `eager_input_streaming` says.
+    """
 
     neutral: ClassVar[Neutral] = {
         "allowed_callers": (None, ["direct"]),
@@ -38,7 +40,7 @@ class CustomTool(KnownFields, AsSent):
     eager_input_streaming: bool | None = None
 
     def as_function(self) -> dict[str, Any]:
-        """The tool in a chat."""
+        """Return the tool in a chat's form."""
         given = {name: value for name, value in self.sent.items() if value is not None}
         function = {IN_CHATS[name]: given[name] for name in given if name in IN_CHATS}
         return {"type": "function", "function": function}
@@ -50,7 +52,7 @@ Tool = Annotated[
 
 
 class ToolChoice(KnownFields):
-    """Whether the model must call a tool, may, or may not."""
+    """Says that the model must, may or must not call a tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -63,7 +65,7 @@ class ToolChoice(KnownFields):
         return self
 
     def as_chat(self) -> dict[str, Any]:
-        """The fields of a chat."""
+        """Return the chat's fields for this choice."""
         named = {"type": "function", "function": {"name": self.name}}
         choice = named if self.type == "tool" else CHOICES[self.type]
         parallel = False if self.disable_parallel_tool_use else None

@@ -1,7 +1,7 @@
 """Counts requests from the arrival of their head to the last byte of their answer.
 
-So a server that drains also waits for those the engine has not seen yet: whose body is on its way,
-whose prompt is being tokenised, whose grammar is being compiled.
+A draining server therefore also waits for requests that the engine has not seen yet: those whose
+body is arriving, whose prompt is being tokenised, or whose grammar is being compiled.
 """
 
 import asyncio
@@ -18,22 +18,21 @@ from serve.engine.errors import ShuttingDown
 
 
 class Arrivals:
-    """The requests under way. Lives on the event loop."""
+    """The requests in flight. Used on the event loop only."""
 
     def __init__(self) -> None:
         self.closed = False
-        """Whether requests are late from now on: refused, but for probes and the like."""
+        """If True, refuse new requests, except those for open paths (probes and the like)."""
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
     async def none_left(self) -> None:
-        """Returns when no request is under way."""
+        """Wait until no request is in flight."""
         await self._none_left.wait()
 
     async def end_all(self, grace_s: float) -> None:
-        """Ends the requests under way, whatever they wait for, unless they do so by themselves
-        within `grace_s`."""
+        """Cancel all requests in flight that do not end by themselves within `grace_s`."""
         try:
             await asyncio.wait_for(self.none_left(), grace_s)
         except TimeoutError:
@@ -42,7 +41,7 @@ class Arrivals:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """The current task's request is under way for the time of the block."""
+        """Count the current task's request as in flight for the duration of the block."""
         task = asyncio.current_task()
         self._tasks.add(task)
         self._none_left.clear()
@@ -55,15 +54,13 @@ class Arrivals:
 
 
 class Arriving:
-    """Counts every request; answers 503 to late ones, and to those that are ended before their
-    answer has begun."""
+    """Middleware that counts requests. Late or cancelled ones get 503."""
 
     def __init__(self, app: ASGIApp, arrivals: Arrivals) -> None:
         self._app = app
         self._arrivals = arrivals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif self._arrivals.closed and not is_open(below_root(scope)):
@@ -83,7 +80,7 @@ class Arriving:
         try:
             await self._app(scope, receive, send_noting)
         except asyncio.CancelledError:
-            # Only a server that ends cancels a request; an answer that has begun is cut off.
+            # Only server shutdown cancels a request. An answer that has begun is cut off.
             if not begun:
                 late = as_response(as_api_error(ShuttingDown()), scope)
                 await late(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Parts of a body that a model reads as the client wrote them."""
+"""Body parts that are passed to the model exactly as the client wrote them."""
 
 from typing import Any, Self
 
@@ -6,10 +6,9 @@ from pydantic import BaseModel, ModelWrapValidatorHandler, PrivateAttr, model_va
 
 
 class AsSent(BaseModel):
-    """Keeps the object that it was read from.
+    """Model that keeps the object it was parsed from.
 
-    A dump has declared fields first, so that the prompt would depend on how a protocol declares its
-    models.
+    A dump orders keys by field declaration, so that the prompt would depend on the Python class.
     """
 
     _sent: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -24,5 +23,5 @@ class AsSent(BaseModel):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The object, with its keys in the client's order."""
+        """The parsed object, with its keys in the client's order."""
         return self._sent

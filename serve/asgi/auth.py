@@ -1,4 +1,4 @@
-"""Authentication by API keys, compared in constant time, and the client of each request."""
+"""API key authentication in constant time, and the client of each request."""
 
 import hmac
 from collections.abc import Collection, Sequence
@@ -17,19 +17,21 @@ from serve.asgi.root_path import below_root
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
 OPEN_PATHS |= {"/openapi.json", "/", "/health_generate"}
 OPEN_FOLDER = "/page/"
-"""Probes, collectors, the description of the API and the page; everything else is the model's."""
+"""Paths below /page/ need no key, like OPEN_PATHS: probes, metrics, the API description and the
+page. All other paths need one."""
 IPV6_PREFIX = 64
-"""Bits of an IPv6 address that name a client: one host may use every address of its network."""
+"""Prefix length in bits that identifies an IPv6 client: one host may use its whole network."""
 
 
 @dataclass(frozen=True)
 class Client:
     """The sender of a request.
 
-    name: stands for the API key (never the key itself) or, on a server without keys, for the
-    network address. Clients share the engine fairly and abort their own requests alone.
-    is_admin: whether it may act on the requests of all clients and on the whole server.
-    has_key: whether it sent a key of this server.
+    Attributes:
+        name: stands for the API key (never the key itself) or, on a server without keys, for the
+            network address. Clients share the engine fairly and may abort only their own requests.
+        is_admin: whether it may act on the requests of all clients and on the whole server.
+        has_key: whether it sent a key of this server.
     """
 
     name: str = ""
@@ -38,10 +40,10 @@ class Client:
 
 
 class Authenticate:
-    """Notes the client of every request. Answers 401 to a request without a key on a server that
-    has keys, but for the open paths. Keeps only the digests of keys.
+    """Middleware that records the client of every request and checks its API key.
 
-    Without an admin key, clients on this machine are admins of a server that has no keys.
+    On a server with keys, a request without one gets 401, except for open paths. Only digests of
+    the keys are kept. Without an admin key, local clients are admins of a server that has no keys.
     """
 
     def __init__(self, app: ASGIApp, keys: Collection[str], admin_key: str | None = None) -> None:
@@ -54,7 +56,6 @@ class Authenticate:
             self._known.append((_digest(admin_key), Client("admin key", True, True)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         if scope["type"] == "http":
             given = _given(Headers(scope=scope))
             client = self.identify(given, (scope.get("client") or ("",))[0])
@@ -65,9 +66,10 @@ class Authenticate:
         await self._app(scope, receive, send)
 
     def identify(self, given: Sequence[str], address: str) -> Client | None:
-        """Return the client of a request, None where it needs a key and has none.
+        """Return the client of a request, or None if it needs a key and has none.
 
-        given: values of the form `Bearer KEY`. An admin key goes before others.
+        Args:
+            given: values of the form `Bearer KEY`. An admin key takes precedence.
         """
         found = [client for value in given if (client := self._with_key(value)) is not None]
         if found or self._is_guarded:
@@ -78,7 +80,7 @@ class Authenticate:
     def _with_key(self, authorization: str) -> Client | None:
         """Return the client with this key.
 
-        Digests of one length are compared, all of them, so that the time says nothing about them.
+        It compares all digests, which have equal length, so that the time reveals nothing.
         """
         scheme, _, key = authorization.partition(" ")
         given, found = _digest(key.strip()), None
@@ -89,13 +91,12 @@ class Authenticate:
 
 
 def client_of(request: HTTPConnection) -> Client:
-    """Return the client of a request, as `Authenticate` has noted it."""
+    """Return the client of a request, as recorded by `Authenticate`."""
     return request.scope.get("state", {}).get("client", Client())
 
 
 def admin_only(request: HTTPConnection) -> None:
-    """Raise 403 unless an admin sent the request. A dependency of endpoints that act on more than
-    the requests of their client."""
+    """FastAPI dependency of endpoints that affect all clients: raise 403 unless an admin asks."""
     if not client_of(request).is_admin:
         message = "this endpoint acts on the requests of all clients and expects the admin key, "
         message += "which this request does not have: send the key of --admin-api-key, as "
@@ -104,7 +105,7 @@ def admin_only(request: HTTPConnection) -> None:
 
 
 def _network(address: str) -> tuple[str, bool]:
-    """Return the name of the client at an address, and whether that is on this machine."""
+    """Return the name of the client at an address, and whether it is on this machine."""
     try:
         found = plain_address(address)
     except ValueError:
@@ -115,7 +116,7 @@ def _network(address: str) -> tuple[str, bool]:
 
 
 def _given(headers: Headers) -> list[str]:
-    """What stands for `Authorization`: it itself, and Anthropic's header for a key."""
+    """Return the `Authorization` header and, in the same form, Anthropic's key header."""
     key = headers.get("x-api-key")
     return [headers.get("authorization", ""), *([] if key is None else [f"Bearer {key}"])]
 
@@ -138,8 +139,8 @@ def _unauthorized(given: list[str]) -> ApiError:
 def key_owner(request: HTTPConnection) -> bytes:
     """Return the digest that identifies the API key of a request.
 
-    On a server with keys this is the key that was accepted, whatever other headers the request
-    has. On a server without keys it covers what the headers show.
+    On a server with keys this is the accepted key, whatever other headers the request has. On a
+    server without keys the digest covers the keys in the headers.
     """
     client, headers = client_of(request), request.headers
     if client.has_key:

@@ -1,4 +1,4 @@
-"""Limits a request's body in size and in time, before anything looks at it."""
+"""Limits the size and the arrival time of a request body before anything parses it."""
 
 import asyncio
 from contextlib import suppress
@@ -9,12 +9,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.asgi.errors import ApiError, as_response
 
 LINGER_S = 2.0
-"""How long the rest of a refused body is read and thrown away: a client that sends all of it before
-it reads would otherwise meet a connection that was reset, not its answer."""
+"""Time for which the rest of a refused body is read and discarded. A client that sends all of it
+before it reads would otherwise find a reset connection and not its answer."""
 
 
 class BodyLimit:
-    """Answers 413 to bodies above `max_bytes` and 408 to those that take above `timeout_s`."""
+    """Middleware: 413 for bodies above `max_bytes`, 408 for those slower than `timeout_s`."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
         self._app = app
@@ -22,7 +22,6 @@ class BodyLimit:
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -44,7 +43,7 @@ class BodyLimit:
                 await self._app(scope, _replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None when the client went away before its end."""
+        """Return the body, or None if the client disconnected before its end."""
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_bytes:
             raise _TooLarge(ended=False)
@@ -63,7 +62,7 @@ class BodyLimit:
 
 
 class _TooLarge(Exception):
-    """ended: whether the client has sent all of it."""
+    """The body exceeds the limit. `ended` says whether the client has sent all of it."""
 
     def __init__(self, *, ended: bool) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class _TooLarge(Exception):
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once, then what the connection says: that the client went away."""
+    """Return a receive channel that yields the body once, then the connection's own messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -83,8 +82,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def answer_early(
     error: ApiError, scope: Scope, receive: Receive, send: Send, *, ended: bool = False
 ) -> None:
-    """Answers before the body has come. The server hangs up when an answer ends, so this one ends
-    after what is still sent."""
+    """Answer before the body has arrived, and end the answer after the body or LINGER_S.
+
+    The server closes the connection when an answer ends.
+    """
 
     async def send_unended(message: Message) -> None:
         unended = {"more_body": True} if message["type"] == "http.response.body" else {}
@@ -99,5 +100,5 @@ async def answer_early(
 
 
 def _closing(status: int, message: str, code: str) -> ApiError:
-    """The rest of the body is not worth waiting for, so the connection can't be used again."""
+    """Return an error that closes the connection: the rest of the body is not awaited."""
     return ApiError(status, message, code=code, headers={"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Errors in Anthropic's form, and which paths have it; everything else has OpenAI's."""
+"""Errors in Anthropic's format, for its paths. All other paths use OpenAI's format."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ TYPES = {
     OVERLOADED: "overloaded_error",
 }
 DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
-"""By the field that is refused: Anthropic's own loop of tools then asks again without it."""
+"""Error details by refused field: Anthropic's own tool loop then retries without the field."""
 
 
 def anthropic_form(
     status: int, message: str, param: str | None, request_id: str
 ) -> tuple[int, dict[str, Any]]:
-    """Status and body. A full queue is no limit of the client's, but an overload."""
+    """Return status and body. A full queue is an overload (529), not a rate limit (429)."""
     status = OVERLOADED if status == 429 else status
     other = "invalid_request_error" if status < 500 else "api_error"
     error: dict[str, Any] = {"type": TYPES.get(status, other), "message": message}

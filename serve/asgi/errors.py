@@ -1,5 +1,7 @@
-"""HTTP errors, in the form of the protocol that the path belongs to: OpenAI's is
-{"error": {message, type, param, code}}."""
+"""HTTP errors in the format of the protocol that the path belongs to.
+
+OpenAI's format is {"error": {message, type, param, code}}.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +33,7 @@ OWN_ERRORS = ("unsupported_option", "invalid_option")
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An answer other than 200: HTTP status, and the fields of the error body."""
+    """An answer other than 200: HTTP status and the fields of the error body."""
 
     status: int
     message: str
@@ -41,7 +43,7 @@ class ApiError(Exception):
     headers: dict[str, str] | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON body in OpenAI's form."""
+        """Return the JSON body in OpenAI's format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
@@ -51,30 +53,30 @@ class ApiError(Exception):
 def invalid_request(
     message: str, *, param: str | None = None, code: str = "invalid_value"
 ) -> ApiError:
-    """A request that can never succeed as it is: 400."""
+    """Return 400 for a request that can never succeed unchanged."""
     return ApiError(400, message, param=param, code=code)
 
 
 def invalid_option(param: str, message: str) -> PydanticCustomError:
-    """What a validator raises so that the answer is 400 with this message."""
-    # The message goes in as a value, so that braces in it stay as they are.
+    """Return the error that a pydantic validator raises to answer 400 with this message."""
+    # The message is a template value, so that braces in it are kept.
     return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})
 
 
 def context_exceeded(context: int, has: str, *, param: str = "prompt") -> ApiError:
-    """A prompt that leaves no room for an answer, or none for all of it: 400."""
+    """Return 400 for a prompt that leaves no room for an answer, or not for all of it."""
     message = f"the context length is {context} tokens, but the prompt has {has}; shorten "
     message += "the prompt or the answer"
     return invalid_request(message, param=param, code="context_length_exceeded")
 
 
 def shortened(message: str) -> str:
-    """The message without most of a long value in it."""
+    """Truncate a message that quotes a long value."""
     return message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
 
 
 def as_api_error(error: EngineError) -> ApiError:
-    """The HTTP answer for an error of the engine's room."""
+    """Return the HTTP error for an error of `serve.engine`."""
     message = str(error)
     match error:
         case Refused(param=param):
@@ -82,7 +84,7 @@ def as_api_error(error: EngineError) -> ApiError:
         case QueueFull():
             return ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
         case ShuttingDown():
-            # The next request should look for another server.
+            # The next request should go to another server.
             headers = {"Retry-After": "10", "Connection": "close"}
             return ApiError(503, message, code="unavailable", headers=headers)
         case Unavailable(retry_after_s=seconds):
@@ -96,11 +98,7 @@ def as_api_error(error: EngineError) -> ApiError:
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Makes errors about a chat's fields name those of the protocol that the client speaks.
-
-    Args:
-        names: the protocol's name of each field that is called otherwise in chats.
-    """
+    """Rename fields in errors about a chat: `names` maps them to the client's protocol."""
     try:
         yield
     except (ApiError, Refused) as error:
@@ -111,7 +109,7 @@ def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Gives every error of `app`, the framework's own included, its form."""
+    """Give every error of `app`, including the framework's own, the format of its protocol."""
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> JSONResponse:
@@ -141,7 +139,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _where_to_look(request: Request, error: HTTPException) -> str:
-    """The framework's own errors name no path."""
+    """Return the message of a framework error, with the path, which the framework leaves out."""
     docs = f"{request.scope.get('root_path', '')}/docs lists what there is"
     path = request.url.path[:MOST_PATH]
     match error:
@@ -155,7 +153,7 @@ def _where_to_look(request: Request, error: HTTPException) -> str:
 
 
 def as_response(error: ApiError, scope: Scope) -> JSONResponse:
-    """The error as it goes over the wire."""
+    """Return the response for an error, in the format of the request's path."""
     status, body = error.status, error.body()
     if below_root(scope).startswith(ANTHROPIC_PATH):
         request_id = scope["state"]["record"].request_id
@@ -164,7 +162,7 @@ def as_response(error: ApiError, scope: Scope) -> JSONResponse:
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
-    """The answer for a body that its model does not take; its first error speaks."""
+    """Return the answer for a body that fails validation, from its first error."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])

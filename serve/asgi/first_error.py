@@ -1,4 +1,4 @@
-"""Validates bodies only up to their first error, and bounds their lists."""
+"""Request models that stop at the first validation error and bound their lists."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ MOST_ENTRIES = {
     "text": 2**14,
     "sampling_params": 2**14,
 }
-"""Of fields whose entries cost more than those of others."""
+"""Maximum number of entries, for fields whose entries cost more than those of others."""
 
 
 def _give_up_early(schema: Any) -> None:
-    """Marks every list within the schema."""
+    """Make every list in the schema stop at its first invalid item."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True
@@ -36,11 +36,11 @@ def _give_up_early(schema: Any) -> None:
 
 
 class FirstErrorOnly(BaseModel):
-    """A model whose lists are given up at their first wrong item, and whose fields have at most
-    MOST_ENTRIES before anything looks at one.
+    """Model whose lists stop at their first invalid item and have at most MOST_ENTRIES entries.
 
-    pydantic collects an error for each: a body of a million wrong items would take the server's
-    time and memory for errors that nobody reads.
+    The entries are counted before any is validated. pydantic collects an error for each invalid
+    item: a body with a million of them would cost the server's time and memory for errors nobody
+    reads.
     """
 
     @model_validator(mode="before")

@@ -1,7 +1,7 @@
-"""Reads JSON bodies within limits; long ones in a thread, one at a time.
+"""Parses JSON bodies within limits. Long bodies are parsed in a thread, one at a time.
 
-Reading JSON and checking it hold Python's lock from beginning to end, so that what they may take is
-bounded before: by the number of values, of which lists, objects and keys cost the most.
+Parsing and validation hold Python's global lock throughout. Their cost is therefore bounded
+beforehand by the number of values; lists, objects and keys cost the most.
 """
 
 import json
@@ -21,27 +21,30 @@ from serve.engine.threads import Threads
 
 MAX_VALUES = 2**20
 MAX_PARTS = 2**16
-"""Lists, objects and keys of objects."""
+"""Limit of lists, objects and object keys together."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 CLOSED = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 WINDOW = 2**16
-"""Bytes that one call looks at: others wait for Python's lock as long."""
+"""Bytes examined by one call, during which other threads wait for Python's global lock."""
 
 _threads = Threads("bodies", 1)
 
 
 async def read_json(body: bytes, check: Callable[[Any], Any] = lambda value: value) -> Any:
-    """The value that the body is, as `check` returns it. Raises 400 for what is not JSON, or has
-    more than MAX_VALUES values or MAX_PARTS lists, objects and keys; and what `check` raises."""
+    """Parse a body and return what `check` makes of its value.
+
+    Raises 400 if the body is not JSON, or has more than MAX_VALUES values or MAX_PARTS lists,
+    objects and keys. Errors of `check` propagate.
+    """
     work = partial(_read, body, check)
     return work() if len(body) < LONG_BYTES else await _threads.run(work)
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is read and checked so."""
+    """Route whose body is parsed by `read_json` and validated in the same call."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that reads first; what is checked already the framework takes as it is."""
+        """Return a handler that parses first. The framework accepts a validated model as it is."""
         handle = super().get_route_handler()
         model = self.body_field and self.body_field.field_info.annotation
         if model is None:
@@ -59,7 +62,7 @@ class JsonRoute(APIRoute):
 
 
 class _JsonRequest(Request):
-    """A request whose body has been read."""
+    """Request whose body is parsed already."""
 
     value: Any = None
 
@@ -68,7 +71,7 @@ class _JsonRequest(Request):
 
 
 def _require_json(content_type: str | None) -> None:
-    """Raises 415 for another type: pages of any origin may send those without being asked."""
+    """Raise 415 for another content type: any web page can send those without a CORS preflight."""
     if "json" not in (content_type or ""):
         got = "there is no such header" if content_type is None else f"got {content_type[:100]}"
         message = f"the body must come with the header `Content-Type: application/json`; {got}"
@@ -97,8 +100,8 @@ def _read(body: bytes, check: Callable[[Any], Any]) -> Any:
 
 
 def refuse_too_much(texts: Sequence[bytes]) -> None:
-    """Raises 400 where JSON texts have more together than a body may have."""
-    for count in (_marks, _marks_outside_texts):  # The second takes longer, and counts less.
+    """Raise 400 if JSON texts together exceed the limits of a body."""
+    for count in (_marks, _marks_outside_texts):  # The second is slower, but skips strings.
         marks = [(0, 0), *map(count, texts)]
         if not _exceeds(*(sum(numbers) for numbers in zip(*marks, strict=True))):
             return
@@ -107,9 +110,9 @@ def refuse_too_much(texts: Sequence[bytes]) -> None:
 
 
 def _marks_outside_texts(body: bytes) -> tuple[int, int]:
-    """The marks of values and parts, counted until they are too many; texts are values too."""
+    """Count values and parts outside strings, until a limit is exceeded. Strings are values too."""
     texts = commas = parts = 0
-    quote = escape = b""  # Of a text, or of a character of it, that goes on in the next window.
+    quote = escape = b""  # An open string, or escape in it, that continues in the next window.
     for start in range(0, len(body), WINDOW):
         piece = quote + escape + body[start : start + WINDOW]
         escape = b"\\" * ((len(piece) - len(piece.rstrip(b"\\"))) % 2)
@@ -126,8 +129,7 @@ def _marks_outside_texts(body: bytes) -> tuple[int, int]:
 
 
 def _marks(body: bytes) -> tuple[int, int]:
-    """Commas, of which there are as many as values, and what begins a list, an object or a value
-    behind its key."""
+    """Count commas (about one per value) and `[`, `{` and `:` (lists, objects and keys)."""
     parts = sum(body.count(mark) for mark in (b"[", b"{", b":"))
     return body.count(b","), parts
 

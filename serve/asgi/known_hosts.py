@@ -1,7 +1,7 @@
-"""Refuse requests for other hosts, so that pages cannot reach a local server by its address.
+"""Refuses requests for other hosts, so that web pages cannot reach a local server.
 
-A page's own name may be made to lead to 127.0.0.1 (DNS rebinding). The browser then takes the
-server for the page's, and lets the page read every answer. Only the header Host tells them apart.
+The DNS name of a page may be rebound to 127.0.0.1. The browser then treats the server as the page's
+origin and lets the page read every answer. Only the Host header tells such requests apart.
 """
 
 import re
@@ -16,26 +16,26 @@ from serve.asgi.errors import ApiError, as_response
 
 ANY = "*"
 HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
-"""An address of IPv6 in brackets, or a name or another address; then a port."""
+"""A bracketed IPv6 address, or a name or another address; then an optional port."""
 
 
 def checks_hosts(
     address: socket.socket | None, api_keys: Collection[str], allowed: Collection[str]
 ) -> bool:
-    """Return whether a server at a bound address refuses other hosts than the `allowed` ones. None:
-    something else listens for it.
+    """Return whether a server refuses hosts other than the `allowed` ones.
 
-    It does if the user named some, and on a loopback address without API keys. Pages have no key,
-    and a server for other machines cannot know the names by which they reach it.
+    It does if the user named some, or if the address is loopback and there are no API keys. Pages
+    have no key, and a server for other machines cannot know the names by which they reach it.
+    `address` is the bound socket, or None if another program listens for the server.
     """
     loopback = address is not None and plain_address(address.getsockname()[0]).is_loopback
     return ANY not in allowed and (bool(allowed) or (loopback and not api_keys))
 
 
 class KnownHosts:
-    """Answers 403 to requests for other hosts than the server's addresses, localhost and `names`.
+    """Middleware: 403 unless Host is an address of the server, localhost or one of `names`.
 
-    A name that begins with `*.` stands for all names below it. Ports don't matter.
+    A name that begins with `*.` matches all names below it. Ports are ignored.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -43,7 +43,6 @@ class KnownHosts:
         self._names = {"localhost", *(name.lower() for name in names)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
         if host is None or self._knows(_without_port(host), scope.get("server")):
             await self._app(scope, receive, send)
@@ -72,7 +71,9 @@ def _without_port(host: str) -> str:
 
 
 def plain_address(text: str) -> IPv4Address | IPv6Address:
-    """Return an address without its zone, and as IPv4 where IPv6 stands for that: sockets of both
-    families name their IPv4 peers so. Raises ValueError for text that is no address."""
+    """Parse an address without its zone. Raises ValueError for text that is not an address.
+
+    IPv4-mapped IPv6 addresses, by which dual-stack sockets name IPv4 peers, become IPv4.
+    """
     found = ip_address(text.partition("%")[0])
     return getattr(found, "ipv4_mapped", None) or found

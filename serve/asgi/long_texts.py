@@ -1,4 +1,4 @@
-"""Tokenises long texts in threads, so that the event loop serves others meanwhile."""
+"""Tokenises long texts in threads, so that the event loop stays responsive."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,14 +10,14 @@ from serve.engine.threads import Threads, in_thread
 T = TypeVar("T")
 
 LONG_BYTES = 20_000
-"""A body that takes about 10 ms to tokenise; a thread for shorter ones would cost more."""
+"""Body size that takes about 10 ms to tokenise. Below it a thread would cost more."""
 
 templating = Threads("templates", 2).run
-"""Work that waits for a template, however long it is: never on the event loop."""
+"""Runs work that renders a template: never on the event loop, however short it is."""
 
 
 async def tokenising(request: fastapi.Request, work: Callable[[], T]) -> T:
-    """Does the work on the texts of this request; the tokenizers' own code leaves the lock free."""
+    """Run tokenisation work for this request. Tokenizers release Python's global lock."""
     if len(await request.body()) < LONG_BYTES:
         return work()
     return await in_thread(work)

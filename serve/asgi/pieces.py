@@ -1,6 +1,6 @@
-"""Writes JSON in pieces, so that the event loop serves other requests between those of a large one.
+"""Writes JSON in pieces, so that the event loop serves other requests between them.
 
-Answers of any size take turns: at any time one of them is being written, for TURN_S seconds.
+Long answers take turns: one of them at a time is being encoded, for TURN_S seconds.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from convert.text.json_pieces import PIECE_CHARS, encoded
 
 TURN_S = 0.005
 FREE_S = 0.001
-"""The first part of every answer or event waits for no turn: most are not longer."""
+"""Time for the start of every answer or event, which waits for no turn. It suffices for most."""
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def in_turns(texts: Iterable[str]) -> AsyncIterator[bytes]:
-    """Yield the texts joined to pieces of at least PIECE_CHARS, but for the last one.
+    """Yield the joined texts in pieces of at least PIECE_CHARS characters; the last may be shorter.
 
-    A text is made in a turn of its answer, so that a piece may take several turns.
+    Texts are produced during the answer's turns, so that a piece may take several turns.
     """
     rest, taken = iter(texts), list[str]()
     more = _take(rest, taken, FREE_S)
@@ -34,7 +34,7 @@ async def in_turns(texts: Iterable[str]) -> AsyncIterator[bytes]:
 
 
 def _take(texts: Iterator[str], taken: list[str], seconds: float) -> bool:
-    """Take the texts of one turn, no more than a piece; return whether there may be others."""
+    """Move the texts of one turn, at most a piece, to `taken`. Returns whether more may follow."""
     end, size = time.monotonic() + seconds, 0
     for text in texts:
         taken.append(text)

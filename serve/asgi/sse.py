@@ -1,4 +1,4 @@
-"""Bodies and server-sent events written in pieces, and giving up when the client hangs up."""
+"""Bodies and server-sent events that are written in pieces until the client disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -24,21 +24,20 @@ class ClientGone(Exception):
 
 
 def event(body: Any) -> Iterator[str]:
-    """The texts of one event. Nothing else may be on the wire: some clients parse every line as
-    JSON."""
+    """Yield the texts of one event: a data line alone, as some clients parse each line as JSON."""
     yield "data: "
     yield from json_pieces(body)
     yield "\n\n"
 
 
 def named_event(name: str, body: Any) -> Iterator[str]:
-    """Those of one event with its name, for protocols whose clients go by that."""
+    """Yield the texts of one event with its name, for protocols whose clients use it."""
     yield f"event: {name}\n"
     yield from event(body)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[None, None, T]) -> T:
-    """Runs `work` to its end, or cancels it and raises ClientGone when the client hangs up."""
+    """Run `work` to its end, or cancel it and raise ClientGone when the client disconnects."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -58,7 +57,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class WholeBody(Response):
-    """A JSON body whose texts are made while it is sent; a short one has its length in the head."""
+    """JSON body that is encoded while it is sent. A short one has a content-length header."""
 
     media_type = "application/json"
 
@@ -68,7 +67,6 @@ class WholeBody(Response):
         self._pieces = in_turns(texts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the response (ASGI)."""
         piece = await anext(self._pieces)
         following = await anext(self._pieces, None)
         if following is None:
@@ -88,7 +86,7 @@ class WholeBody(Response):
 
 
 class EventStream(Response):
-    """Streams events; calls `on_end` however it ends, a client that hangs up included."""
+    """Stream of events. Calls `on_end` however it ends, also when the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -99,11 +97,10 @@ class EventStream(Response):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the response (ASGI)."""
         try:
             await until_disconnect(receive, self._send(send))
         except (ClientGone, OSError):
-            pass  # Nobody is left to answer.
+            pass  # The client is gone.
         finally:
             self._on_end()
 
@@ -113,11 +110,11 @@ class EventStream(Response):
         async for texts in self._with_error():
             async for piece in in_turns(texts):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)  # One step of the engine may bring an event for each choice.
+            await asyncio.sleep(0)  # An engine step may bring an event for each choice.
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _with_error(self) -> AsyncIterator[Iterable[str]]:
-        """An error after the first byte can't change the status any more: it becomes an event."""
+        """Yield the events, and an error as an event: after the first byte the status is fixed."""
         try:
             async for texts in self._events:
                 yield texts

@@ -1,1 +1,1 @@
-"""How models write reasoning and tool calls; knows nothing of HTTP and its bodies."""
+"""Formats in which models write reasoning and tool calls, independent of HTTP and its bodies."""

@@ -1,4 +1,4 @@
-"""The chat formats: how models write reasoning and tool calls, and which of them a server reads."""
+"""The chat formats: how models write reasoning and tool calls, and which ones a server parses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
 
 @dataclass(frozen=True)
 class ChatReading:
-    """What is read from chat answers: in which chat format, if any, and the marks by their ids.
+    """Parsers for chat answers, and marks (special tokens with a meaning) by token id.
 
-    auto_tool_choice: whether a model may choose by itself to call a tool. told: the format in which
-    a history shows calls, whether or not those of answers are read.
+    `auto_tool_choice`: the model may decide by itself to call a tool. `told`: the format of calls
+    in a history, whether or not calls in answers are parsed.
     """
 
     reasoning: ChatFormat | None = None
@@ -31,18 +31,18 @@ class ChatReading:
 
     @property
     def call_ids(self) -> tuple[int, int]:
-        """The ids between which calls stand; only where calls are read."""
+        """The ids of the marks around calls. Only valid if calls are parsed."""
         ids = {mark: token_id for token_id, mark in self.marks.items()}
         return ids[self.reader.section], ids[self.reader.end_of_section]
 
     @property
     def reader(self) -> ChatFormat:
-        """Reads answers; without marks any will do."""
+        """The answer reader. Without marks any reader works."""
         return self.tools or self.reasoning or KIMI_K2
 
 
 PLAIN = ChatReading()
-"""Everything is content."""
+"""Parses nothing: the whole answer is content."""
 
 
 def choose_reading(
@@ -51,9 +51,9 @@ def choose_reading(
     tool_call_parser: str = "auto",
     auto_tool_choice: bool | None = None,
 ) -> ChatReading:
-    """The reading that flags ask for; `auto` and None follow the tokenizer's special tokens.
+    """Return the parsers that flags ask for. `auto` and None follow the tokenizer's special tokens.
 
-    Raises ValueError where the tokenizer lacks the marks of what was asked for.
+    Raises ValueError if the tokenizer lacks the marks of a requested parser.
     """
     ids = {mark: id_of(mark, tokenizer) for d in CHAT_FORMATS.values() for mark in _marks(d)}
     lacking = {d: [m.text for m in d.call_marks if ids[m] is None] for d in CHAT_FORMATS.values()}

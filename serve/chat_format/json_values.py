@@ -1,4 +1,4 @@
-"""Reads plain text as a JSON value of a type that a schema allows."""
+"""Parses plain text as a JSON value of a type that a schema allows."""
 
 import json
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ OF_PYTHON: dict[type, tuple[str, ...]] = {
     dict: ("object",),
     type(None): ("null",),
 }
-"""The JSON types a value of each kind is."""
+"""The JSON types of a value, by its Python type."""
 SPELLED = {"True": "true", "False": "false", "None": "null"}
 
 
 def allowed_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types a schema allows; a string where it doesn't say.
+    """Return the JSON types that a schema allows; "string" if it specifies none.
 
-    root: where its `$ref`s point into.
+    `root` is the schema that its `$ref`s point into.
     """
     found: set[str] = set()
     seen: set[int] = set()
@@ -41,7 +41,7 @@ def allowed_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that a mere reference into `root` leads to; any other schema itself."""
+    """Follow a schema that is only a reference into `root`. Returns other schemas unchanged."""
     seen: set[str] = set()
     while isinstance(schema, Mapping) and ASSERTIONS & schema.keys() == {"$ref"}:
         reference = schema["$ref"]
@@ -55,7 +55,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def json_text(text: str, types: frozenset[str]) -> str:
-    """The text as a JSON value of one of the types; where it is none, as a string."""
+    """Return the text as a JSON value of one of the types, or else as a JSON string."""
     stripped = text.strip()
     stripped = SPELLED.get(stripped, stripped)
     try:
@@ -70,7 +70,7 @@ def json_text(text: str, types: frozenset[str]) -> str:
 
 
 def _own_types(schema: Mapping[str, Any]) -> set[str]:
-    """What a schema says itself; else the types of the values it lists."""
+    """Return the types that a schema itself states, or else those of the values it lists."""
     if "type" in schema:
         return {kind for kind in _as_list(schema["type"]) if isinstance(kind, str)}
     values = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]

@@ -1,4 +1,4 @@
-"""Kimi's answers: `<think>`reasoning`</think>`, content, and a section of calls.
+"""Parser for Kimi's answers: `<think>`reasoning`</think>`, content, and a section of calls.
 
 Every call names its function and gives the arguments as JSON; all marks are special tokens.
 """
@@ -28,7 +28,7 @@ INDEX_RULE = "INDEX: /[0-9]{1,6}/"
 
 
 class KimiReader(AnswerReader):
-    """A call's id is its header as it stands, `functions.NAME:INDEX`; so are its arguments."""
+    """Parser for Kimi's format. A call's header is its id, unchanged like its arguments."""
 
     name = "kimi_k2"
     section, end_of_section = SECTION, END_OF_SECTION
@@ -38,7 +38,7 @@ class KimiReader(AnswerReader):
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Arguments that follow no schema are any text."""
+        """Return the grammar rules. Arguments without a strict schema are any text."""
         any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
         rules = [CALLS_RULE.format(calls=any_call if once else f"{any_call}+"), INDEX_RULE]
         for n, tool in enumerate(tools):

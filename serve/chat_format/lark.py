@@ -1,14 +1,13 @@
-"""Pieces of grammars in llguidance's Lark."""
+"""Helpers for grammars in llguidance's dialect of Lark."""
 
 import re
 
 SLASH = re.compile(r"(\\.)|/", re.DOTALL)
-"""What ends a regular expression; group 1: a pair that does not."""
+"""An unescaped slash, which ends a regular expression; group 1 is an escaped character."""
 
 
 def regex_body(pattern: str) -> str:
-    """A regular expression as it stands between slashes, where a newline can't; an escaped one is
-    one too."""
+    """Return a regular expression as the body of a /literal/, with its newlines escaped."""
 
     def written(found: re.Match[str]) -> str:
         pair = found[1] or "\\/"

@@ -1,7 +1,7 @@
-"""Chat templates rendered in processes of their own, within a time, a size and a memory.
+"""Renders chat templates in separate processes, with limits of time, size and memory.
 
-A template is data from a checkpoint, and its variables come from clients: an endless loop, or one
-product of a text and a number, must not be the end of the server.
+A template is data from a checkpoint, and its variables come from clients. An endless loop, or the
+product of a text and a number, must not take the server down.
 """
 
 import json
@@ -14,13 +14,13 @@ from convert.text.tokenizer import Tokenizer
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
 SECONDS, WALL_SECONDS = 5.0, 20.0
-"""Of a processor, and how long an answer is waited for on a machine with other work."""
+"""Limits of processor time, and of the time to wait on a machine with other load."""
 CHARACTERS = 2**24
 MEMORY_BYTES = 2**31
 
 
 def limited(tokenizer: Tokenizer, seconds: float = SECONDS) -> Tokenizer:
-    """The same, but chats are rendered by processes that are limited; they end with this one."""
+    """Return a tokenizer that renders chats in limited processes, which end with this one."""
     if tokenizer.template_text is None:
         return tokenizer
     setup = {
@@ -34,7 +34,7 @@ def limited(tokenizer: Tokenizer, seconds: float = SECONDS) -> Tokenizer:
     limits = Limits(seconds, MEMORY_BYTES, WALL_SECONDS)
 
     def render(messages: Sequence[Any], options: dict[str, Any]) -> str:
-        """The text, with the special texts in the messages broken; ValueError without one."""
+        """Render in a worker, breaking up special tokens in messages. ValueError on failure."""
         question = json_bytes({"messages": messages, "options": options})
         try:
             answer = json.loads(workers.ask(question, limits))

@@ -1,6 +1,6 @@
-"""Cuts an answer's text at its marks: special tokens, recognised by their ids.
+"""Splits an answer's text at its marks: special tokens, recognised by their ids.
 
-Spelled in ordinary tokens, the same characters are text.
+The same characters spelled in ordinary tokens are text.
 """
 
 from codecs import getincrementaldecoder
@@ -11,14 +11,14 @@ from typing import Protocol
 
 
 class TokenBytes(Protocol):
-    """What spells a token (`convert.text.tokenizer.Tokenizer`)."""
+    """Maps token ids to bytes (`convert.text.tokenizer.Tokenizer`)."""
 
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A special token that means something to the reader of an answer."""
+    """A special token that has a meaning in the chat format."""
 
     text: str
 
@@ -31,7 +31,7 @@ Piece = str | Mark
 
 @dataclass(frozen=True)
 class _Place:
-    """A mark in the text: the characters before it, and those by which the text shows it."""
+    """A mark in the text: its offset, and its length in characters if the text shows it."""
 
     mark: Mark
     start: int
@@ -39,10 +39,10 @@ class _Place:
 
 
 class MarkedText:
-    """Tokens and their text in, text and marks in their order out, however they were cut.
+    """Converts tokens and text to text and marks, in order, however they were split into outputs.
 
-    The engine's text may come later than its tokens (half a character, the start of a stop string)
-    and be cut inside a token; what no token vouches for yet is held back.
+    The engine's text may lag behind its tokens (a partial character, the start of a stop string)
+    and may end inside a token. Text is held back until its tokens are known.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class MarkedText:
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._length = 0  # characters of the tokens so far
         self._places: deque[_Place] = deque()
-        self._text = ""  # not handed out yet
-        self._start = 0  # characters handed out
+        self._text = ""  # not returned yet
+        self._start = 0  # characters returned
 
     def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> list[Piece]:
-        """Adds an output; returns what is certain by now, everything when final."""
+        """Add an output and return the text and marks that are certain; all of them if `final`."""
         if not self._marks:
             return [text] if text else []
         self._text += text
@@ -84,7 +84,7 @@ class MarkedText:
             self._places.append(_Place(mark, self._length - length, length))
 
     def _until(self, end: int) -> str:
-        """Hands out the text up to a place."""
+        """Return the text up to an offset and advance."""
         size = max(0, end - self._start)
         text, self._text = self._text[:size], self._text[size:]
         self._start += len(text)

@@ -1,6 +1,6 @@
-"""MiniMax-M2's answers: reasoning`</think>`, content, and a section of calls in an XML form.
+"""Parser for MiniMax-M2's answers: reasoning`</think>`, content, and a section of XML calls.
 
-The section's ends are special tokens, its tags are ordinary text:
+The marks of the section are special tokens, its tags are ordinary text:
 
     <minimax:tool_call>
     <invoke name="NAME">
@@ -26,8 +26,10 @@ IN_INVOKE = re.compile(r"""<parameter name=(["']?)([^"'<>]+)\1>|</invoke>""")
 
 
 class MiniMaxReader(AnswerReader):
-    """A call's arguments become JSON as its parameters come: strings as they grow, other values
-    once they are whole. A value that is no JSON of a type its schema allows is a string."""
+    """Parser for MiniMax's format. Strings are streamed, other values are returned when complete.
+
+    A value that is not JSON of a type that its schema allows becomes a string.
+    """
 
     name = "minimax_m2"
     section, end_of_section = SECTION, END_OF_SECTION
@@ -38,7 +40,7 @@ class MiniMaxReader(AnswerReader):
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """See call_rules."""
+        """Return the grammar rules (see `call_rules`)."""
         return list(call_rules(tools, once))
 
     def __init__(self, **options: Any) -> None:
@@ -55,12 +57,12 @@ class MiniMaxReader(AnswerReader):
             self._leave_section()
             return
         self._held += str(piece)
-        # A tag is complete only with a ">"; the growing text is not searched before.
+        # A tag ends with ">". The growing text is not searched before that arrives.
         while (self._scan == self._grow_string or ">" in self._held) and self._scan():
             pass
 
     def _seek_invoke(self) -> bool:
-        """Steps return whether there may be more to read."""
+        """Seek the next call. Like all steps, returns whether more may be parsed."""
         found = INVOKE.search(self._held)
         if not found:
             return False
@@ -112,12 +114,12 @@ class MiniMaxReader(AnswerReader):
         return True
 
     def _take(self, tag: re.Match[str]) -> None:
-        """Steps over a tag. Text in front of it is no part of a call."""
+        """Consume a tag. Text before it is not part of a call."""
         self._give_back(self._held[: tag.start()])
         self._held = self._held[tag.end() :]
 
     def _close_call(self) -> None:
-        """Ends the call under way, though the model may not have closed what it opened."""
+        """End the open call, even if the model did not close its tags."""
         if self._scan == self._seek_invoke:
             return
         if self._scan == self._grow_string:
@@ -132,7 +134,7 @@ class MiniMaxReader(AnswerReader):
             self._begin(self._behind_calls)
 
     def _end(self) -> None:
-        """A value that was cut stays as it is."""
+        """Return a value that was cut off unchanged."""
         if self._read == self._in_section and self._scan in (self._grow_string, self._await_value):
             whole = self._scan == self._await_value
             self._add_arguments(self._held if whole else escaped(self._held))
@@ -141,6 +143,6 @@ class MiniMaxReader(AnswerReader):
 
 
 def _begun_end(text: str) -> int:
-    """Characters at the end of a text with which the end of a value may have begun."""
+    """Return the length of the text's suffix that may begin END_OF_VALUE."""
     sizes = range(min(len(text), len(END_OF_VALUE) - 1), 0, -1)
     return next((size for size in sizes if END_OF_VALUE.startswith(text[-size:])), 0)

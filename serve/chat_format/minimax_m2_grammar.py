@@ -1,4 +1,4 @@
-"""The grammar of MiniMax-M2's calls, for llguidance: their tags, and values by their schemas."""
+"""The llguidance grammar of MiniMax-M2's calls: their tags, and values by their schemas."""
 
 import json
 import re
@@ -24,20 +24,21 @@ VALUE_{name}: {terms} & ~/(.|\\n)*<\\/parameter>(.|\\n)*/"""
 ANYTHING = "(.|\\n)*"
 EMPTY = '""'
 UNREADABLE = re.compile("[\"'<>]")
-"""In a parameter's name, which stands in a tag."""
+"""Characters that a parameter's name, which is part of a tag, must not contain."""
 BEYOND = (
     *("$ref", "allOf", "anyOf", "const", "dependencies", "dependentRequired", "dependentSchemas"),
     *("enum", "if", "maxProperties", "minProperties", "not", "oneOf", "patternProperties"),
     *("propertyNames", "unevaluatedProperties"),
 )
-"""What a schema may ask of all arguments together, and a grammar of single ones can't."""
+"""Keywords that constrain all arguments together, which a grammar of single ones cannot."""
 
 
 def call_rules(tools: Sequence[ToolSpec], once: bool) -> Iterator[str]:
-    """Rules of `calls`: parameters come in the order of the schema, each at most once; what is to
-    be no string is JSON. What follows no schema is any text up to the call's end.
+    """Yield the grammar rules of `calls`.
 
-    Raises ValueError for a schema that the form can't hold.
+    Parameters come in the order of the schema, each at most once. Values that are not strings are
+    JSON. A call without a strict schema is any text up to its end. Raises ValueError for a schema
+    that the format cannot express.
     """
     any_call = "(" + " | ".join(f"call_{n}" for n in range(len(tools))) + ")"
     yield CALLS_RULE.format(calls=any_call if once else f"{any_call}+")
@@ -94,7 +95,7 @@ def _parameter(place: str, name: str, value: Any, root: Mapping[str, Any]) -> It
 
 
 def _choices(schema: Any) -> str | None:
-    """The values a schema lists, as they stand in a call; strings have no quotes there."""
+    """Return the values that a schema lists, as they appear in a call: strings are unquoted."""
     if not isinstance(schema, Mapping):
         return None
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -106,7 +107,7 @@ def _choices(schema: Any) -> str | None:
 
 
 def _terms(schema: Any) -> str:
-    """What a string must match, as terms of llguidance; nothing where any will do."""
+    """Return llguidance terms that a string must match, or "" if any string is valid."""
     if not isinstance(schema, Mapping):
         return ""
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
@@ -117,7 +118,7 @@ def _terms(schema: Any) -> str:
 
 
 def _regex(pattern: str) -> str:
-    """A schema's pattern, which may match anywhere, as one that the whole string matches."""
+    """Convert a pattern, which may match anywhere, to one that matches the whole string."""
     first = "" if pattern.startswith("^") else ANYTHING
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     core = regex_body(pattern.removeprefix("^")[: -1 if ends else None])

@@ -1,4 +1,4 @@
-"""Reads the parts of one chat answer from its outputs as they come."""
+"""Parses a chat answer into its parts as engine outputs arrive."""
 
 from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
@@ -10,17 +10,19 @@ from serve.chat_format.reader import Schemas
 
 
 def new_call_id() -> str:
-    """An id for a call whose model gives it none."""
+    """Return an id for a call to which the model gave none."""
     return f"call_{uuid4().hex[:24]}"
 
 
 class AnswerParser:
-    """Reads one answer. However its tokens were cut into outputs, what they add is the same.
+    """Incremental parser of one answer. The result is independent of how outputs split the tokens.
 
-    inside_reasoning: whether the prompt ends inside the reasoning. schemas: of the arguments of
-    the functions on offer, None where none are. one_call: leaves out what follows the first call.
-    tells_reasoning: False leaves the reasoning out. skip_special: whether the text leaves special
-    tokens out.
+    Args:
+        inside_reasoning: whether the prompt ends inside the reasoning.
+        schemas: argument schemas of the offered functions; None if there are none.
+        one_call: drop everything after the first call.
+        tells_reasoning: False drops the reasoning.
+        skip_special: whether the text omits special tokens.
     """
 
     def __init__(
@@ -46,14 +48,14 @@ class AnswerParser:
         self.has_calls = False
 
     def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> AnswerParts:
-        """What an output, or a whole answer, adds to the answer."""
+        """Return the parts that an output, or a whole answer, adds."""
         pieces = self._text.take(token_ids, text, final=final)
         return self._told(self._reader.take(pieces, final=final))
 
     def take_each(
         self, token_ids: Sequence[int], text: str, *, final: bool
     ) -> Iterator[AnswerParts]:
-        """The same in the order in which it was written: of each mark, and the text before it."""
+        """Yield the parts in the order of the text: one for each mark and each text between."""
         for piece in self._text.take(token_ids, text, final=final):
             yield self._told(self._reader.take([piece], final=False))
         if final:

@@ -1,4 +1,4 @@
-"""The parts of a chat answer: reasoning, content and calls of tools, whole or a piece of each."""
+"""The parts of a chat answer: reasoning, content and tool calls, complete or incremental."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 from eagle3_jax.sampling.structured_outputs import WHITESPACE
 
 JSON_OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-"""What llguidance is told of every schema."""
+"""Options for llguidance in every schema."""
 
 
 @dataclass
 class CallPart:
-    """A tool call, or what one piece of the answer adds to it: only the first has id and name."""
+    """A tool call or an increment of one. Only the first increment has id and name."""
 
     id: str | None = None
     name: str | None = None
@@ -21,7 +21,7 @@ class CallPart:
 
 @dataclass
 class AnswerParts:
-    """An answer, or what one piece adds to it; calls by their place in the answer."""
+    """An answer or an increment of one. `calls` is keyed by the index of the call."""
 
     reasoning: str = ""
     content: str = ""
@@ -30,8 +30,7 @@ class AnswerParts:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A function that a model may call. parameters: the JSON schema of its arguments; empty where
-    any will do. strict: whether they must follow it."""
+    """A function, and the JSON schema ({}: any) that the arguments of a strict one must match."""
 
     name: str
     parameters: Mapping[str, Any]

@@ -1,8 +1,8 @@
-"""Reads reasoning, content and tool calls from an answer, piece by piece.
+"""Parses reasoning, content and tool calls from an answer, piece by piece.
 
-Every model writes them with marks of its own; what all share is here. A mark that is out of place
-is text, and so is a call that can't be read: nothing the model wrote vanishes, but for blanks
-between calls and for what follows them, which no template could give back to the model.
+This is the part shared by all models; each has its own marks. A misplaced mark is text, and so is a
+malformed call. Nothing that the model wrote is lost, except blanks between calls and text after
+them, which no template could give back to the model.
 """
 
 import json
@@ -18,38 +18,36 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 class AnswerReader:
-    """One model's way, and what reads an answer in it; what may come next is the method that reads
-    it.
+    """Base class of parsers, one for each chat format. `_read` is the method for the next piece.
 
-    inside_reasoning: where the prompt ends. schemas: of the functions on offer, None where no
-    calls are to be read. one_call: whatever follows the first call is left out. new_id: names
-    calls that the model gives no name.
+    Args:
+        inside_reasoning: whether the prompt ends inside the reasoning.
+        schemas: those of the offered functions; None if calls are not parsed.
+        one_call: drop everything after the first call.
+        new_id: returns an id for a call to which the model gave none.
     """
 
     name: str
     section: Mark
-    """What calls begin with; it ends reasoning too."""
+    """The mark that begins calls. It ends reasoning too."""
     end_of_section: Mark
     call_marks: tuple[Mark, ...]
-    """Those of calls, which must be special tokens."""
+    """The marks of calls, which must be special tokens."""
     blanks = ""
-    """What the template puts around reasoning and content."""
+    """Characters that the template puts around reasoning and content."""
     always_reasons = False
-    """Whether an answer begins with reasoning unless the prompt ends with its end."""
+    """True if answers begin with reasoning, unless the prompt ends with the end of it."""
     arguments_as_objects = False
-    """How its template reads the arguments of calls in the history; else as the JSON text the model
-    wrote."""
+    """True if the template reads call arguments in a history as objects, not as JSON text."""
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Rules of `calls`, for llguidance: one call or several of any of the functions, the
-        arguments of strict ones by their schemas."""
+        """Return llguidance rules of `calls`: one or several; strict ones match their schemas."""
         raise NotImplementedError
 
     @staticmethod
     def with_known_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages with call ids that the model knows; templates that do not show ids
-        need no others."""
+        """Return messages with call ids that the model knows, if its template shows ids."""
         return messages
 
     def __init__(
@@ -65,16 +63,16 @@ class AnswerReader:
         self._new_id = new_id
         self._parts = AnswerParts()
         self._num_calls = 0
-        self._untouched = True  # nothing was read yet
-        self._waiting = ""  # blanks that are content only if more of it follows
-        self._begun = False  # the part under way has some text
-        self._held = ""  # text in a section whose meaning is not clear yet
+        self._untouched = True  # no piece was read yet
+        self._waiting = ""  # blanks that are content only if more content follows
+        self._begun = False  # the current part has some text
+        self._held = ""  # text in a section that is not parsed yet
         self._read: Callable[[Piece], None] = (
             self._in_reasoning if inside_reasoning else self._in_content
         )
 
     def take(self, pieces: Iterable[Piece], *, final: bool) -> AnswerParts:
-        """Reads on; returns what these pieces add to the answer."""
+        """Parse pieces and return the parts that they add to the answer."""
         self._parts = AnswerParts()
         for piece in pieces:
             self._read(piece)
@@ -102,7 +100,7 @@ class AnswerReader:
         self._untouched = False
 
     def _in_section(self, piece: Piece) -> None:
-        """Between the calls of a section."""
+        """Parse a piece between the calls of a section."""
         raise NotImplementedError
 
     def _behind_calls(self, piece: Piece) -> None:
@@ -118,7 +116,7 @@ class AnswerReader:
         self._waiting, self._begun, self._held = "", False, ""
 
     def _end(self) -> None:
-        """The answer is over, by itself or cut."""
+        """End the answer, which may be cut off."""
         if self._read == self._in_reasoning:
             self._parts.reasoning += self._waiting
         elif self._read == self._in_content:
@@ -127,7 +125,7 @@ class AnswerReader:
             self._give_back(self._held)
 
     def _trimmed(self, piece: Piece) -> str:
-        """The text without blanks around it: those at its end wait for what follows."""
+        """Return the text without blanks around it. Blanks at its end wait for the next piece."""
         text = self._waiting + str(piece)
         if not self._begun:
             text = text.lstrip(self.blanks)
@@ -137,7 +135,7 @@ class AnswerReader:
         return kept
 
     def _give_back(self, text: str) -> None:
-        """What is no call after all is content."""
+        """Add text that is not a valid call to the content."""
         if text.strip():
             self._parts.content += text
 
@@ -151,5 +149,5 @@ class AnswerReader:
 
 
 def escaped(text: str) -> str:
-    """Text as it stands between the quotes of a JSON string."""
+    """Return the text as it appears between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

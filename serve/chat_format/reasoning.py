@@ -1,4 +1,4 @@
-"""Whether a prompt ends inside the model's reasoning, which the answer then goes on with."""
+"""Detects that a prompt ends inside the model's reasoning, which the answer then continues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,11 +9,11 @@ from serve.chat_format.marked_text import Mark, TokenBytes
 from serve.chat_format.reader import END_OF_THINK, THINK
 
 REASONING = ("reasoning_content", "reasoning")
-"""Fields of a message that hold its reasoning; templates read one or the other."""
+"""Fields of a message with its reasoning. Templates read one or the other."""
 
 
 class SpecialTokens(TokenBytes, Protocol):
-    """Encodes special strings as their ids if asked to, and spells ids."""
+    """Encodes special tokens in a text if asked to, and maps ids to bytes."""
 
     def encode(
         self, text: str, add_special: bool = False, most: int | None = None
@@ -21,7 +21,7 @@ class SpecialTokens(TokenBytes, Protocol):
 
 
 def id_of(mark: Mark, tokenizer: SpecialTokens) -> int | None:
-    """The id of a mark; None where it is no token of its own."""
+    """Return the token id of a mark, or None if it is not a single token."""
     ids = tokenizer.encode(mark.text, add_special=True)
     return ids[0] if len(ids) == 1 else None
 
@@ -29,10 +29,10 @@ def id_of(mark: Mark, tokenizer: SpecialTokens) -> int | None:
 def end_of_open_reasoning(
     prompt: Sequence[int], tokenizer: SpecialTokens, *, always: bool = False
 ) -> int | None:
-    """The id that ends the reasoning in which the prompt ends; None where it doesn't.
+    """Return the id that ends the reasoning in which the prompt ends; None if it does not.
 
-    A prompt that opens the reasoning ends with its mark, or with blanks behind that. always: the
-    model reasons first unless the prompt says that the reasoning is over.
+    A prompt that opens the reasoning ends with its mark, or with blanks after it. `always`: the
+    model reasons first unless the prompt says that the reasoning has ended.
     """
     begin, end = id_of(THINK, tokenizer), id_of(END_OF_THINK, tokenizer)
     if end is None:
@@ -45,8 +45,7 @@ def end_of_open_reasoning(
 def behind(
     form: StructuredOutputs | None, end_of_reasoning: int | None
 ) -> StructuredOutputs | None:
-    """The same form, beginning behind the reasoning if the prompt ends inside it; one of pieces
-    needs not wait."""
+    """Make the constraint start after open reasoning. A triggered grammar is unchanged."""
     if form is None or form.between is not None or end_of_reasoning is None:
         return form
     return replace(form, begins_after=end_of_reasoning)

@@ -1,6 +1,7 @@
-"""Messages that a chat template would leave out: of roles that it does not know, what the system
-says behind the first message, and the reasoning of earlier turns. No message of a conversation may
-vanish."""
+"""Detects messages that a chat template would drop, as no message may be lost.
+
+Examples: unknown roles, system messages after the first, and reasoning of earlier turns.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -16,7 +17,7 @@ KNOWN = ("user", "assistant", "tool")
 
 
 class EncodesChats(Protocol):
-    """Makes a prompt of messages (`convert.text.tokenizer.Tokenizer`)."""
+    """Encodes messages as a prompt (`convert.text.tokenizer.Tokenizer`)."""
 
     def encode_chat(
         self, messages: Sequence[Any], most: int | None = None, /, **kwargs: Any
@@ -24,9 +25,9 @@ class EncodesChats(Protocol):
 
 
 class ShownRoles:
-    """What one tokenizer's template shows, found by asking it for prompts.
+    """Tests which messages a tokenizer's template shows, by rendering prompts.
 
-    variables: those that the template gets with every chat.
+    `variables` are passed to the template with every chat.
     """
 
     def __init__(
@@ -35,11 +36,10 @@ class ShownRoles:
         self._tokenizer = tokenizer
         self._variables = variables
         self.shows = lru_cache(maxsize=32)(self._shows)
-        """Whether a message of a role is in the prompt when it stands within a conversation."""
+        """Return whether a message with this role within a conversation appears in the prompt."""
 
     def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages, those of the system at the beginning as one where the template reads one
-        alone. Raises ValueError for a message that would not be in the prompt."""
+        """Return messages, merging initial system ones if needed. ValueError for one not shown."""
         first = list(takewhile(lambda m: m["role"] == "system", messages))
         rest = messages[len(first) :]
         if len(first) > 1 and not self.shows("system"):
@@ -54,7 +54,7 @@ class ShownRoles:
 
     @cached_property
     def keeps_reasoning(self) -> bool:
-        """Whether the prompt has the reasoning of every earlier turn, with calls or without."""
+        """True if the prompt has the reasoning of every earlier turn, with calls or without."""
         return self._depends_on(_answered) and self._depends_on(_answered_with_a_call)
 
     def _shows(self, role: str) -> bool:
@@ -64,7 +64,7 @@ class ShownRoles:
         )
 
     def _depends_on(self, conversation: Callable[[str], list[dict[str, Any]]]) -> bool:
-        """Whether a text in a conversation changes its prompt."""
+        """Return whether a text in a conversation changes its prompt."""
         thinking = {**self._variables, **dict.fromkeys(NAMES, True)}
         try:
             prompts = [
@@ -72,7 +72,7 @@ class ShownRoles:
                 for text in ("yes", "no")
             ]
         except ValueError:
-            return True  # The template says itself what it does not take.
+            return True  # The template raises its own errors.
         return prompts[0] != prompts[1]
 
 

@@ -1,5 +1,4 @@
-"""How a checkpoint's chat template is told whether the model is to think before it answers, and
-whether the thoughts of earlier turns are to be in the prompt."""
+"""Template variables that switch thinking, or keep the reasoning of earlier turns in the prompt."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +7,7 @@ from typing import Any
 from convert.text.chat_template import variables_of
 
 NAMES = ("thinking", "enable_thinking")
-"""Of the variable in published templates: Kimi-K2.5's, and that of Qwen's and many others'."""
+"""Names of the switch in published templates: Kimi-K2.5's, and that of Qwen's and many others."""
 EFFORT = "reasoning_effort"
 PRESERVE = "preserve_thinking"
 """True: the reasoning of every earlier turn is in the prompt. Kimi-K2.6's template reads it."""
@@ -16,8 +15,7 @@ PRESERVE = "preserve_thinking"
 
 @dataclass(frozen=True)
 class ThinkingSwitch:
-    """What a template reads. name: of the variable that is true or false, None where it has none.
-    takes_effort: whether it reads how hard to think, too. preserves: whether it reads PRESERVE."""
+    """Variables that a template reads: the switch `name` (or None), the effort and PRESERVE."""
 
     name: str | None = None
     takes_effort: bool = False
@@ -28,9 +26,9 @@ class ThinkingSwitch:
         return self.preserves if name == PRESERVE else name == self.name
 
     def variables(self, thinks: bool, effort: str | None, *, can_think: bool) -> dict[str, Any]:
-        """The template's variables for a request that says whether to think, and how hard.
+        """Return the template variables for a request that switches thinking on or off.
 
-        can_think: whether the checkpoint marks its thinking. Raises ValueError for what can't be.
+        `can_think`: the checkpoint marks its thinking. Raises ValueError if it cannot comply.
         """
         if self.name is None and thinks != can_think:
             what = "no way to think" if thinks else "no switch that turns its thinking off"
@@ -41,7 +39,7 @@ class ThinkingSwitch:
 
 @lru_cache(maxsize=8)
 def switch_of(template: str | None) -> ThinkingSwitch:
-    """The switch of a template, by the variables that it reads."""
+    """Return the switch of a template, found among the variables that it reads."""
     read = variables_of(template or "")
     name = next((name for name in NAMES if name in read), None)
     return ThinkingSwitch(name, EFFORT in read, PRESERVE in read)

@@ -1,4 +1,4 @@
-"""Tells, token by token, which part of an answer each belongs to."""
+"""Assigns each token of an answer to one of its parts."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -10,10 +10,10 @@ TokenPart = Literal["reasoning", "content", "calls", "mark"]
 
 
 class TokenParts:
-    """Reads one answer as its reader does: marks between the parts belong to none.
+    """Assigns the tokens of one answer like its reader does. Marks between parts are separate.
 
-    inside_reasoning: whether the prompt ends inside the reasoning. reads_calls: whether functions
-    are on offer, so that calls are read.
+    `inside_reasoning`: the prompt ends inside the reasoning. `reads_calls`: functions are offered,
+    so that calls are parsed.
     """
 
     def __init__(self, reading: ChatReading, *, inside_reasoning: bool, reads_calls: bool) -> None:
@@ -25,7 +25,7 @@ class TokenParts:
         self._part: TokenPart = "reasoning" if inside else "content"
 
     def take(self, token_ids: Iterable[int]) -> list[TokenPart]:
-        """The parts of these tokens."""
+        """Return the parts of these tokens."""
         return [self._take(token_id) for token_id in token_ids]
 
     def _take(self, token_id: int) -> TokenPart:

@@ -1,4 +1,4 @@
-"""The embedded pairs of models, and what they were made with."""
+"""The embedded pairs of models, and the code that made them."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,34 +13,33 @@ from serve.options.pair import DEMO_VISION, PairOptions
 
 
 def demo_target_dir() -> Path:
-    """Directory of the embedded target, in published form."""
+    """Return the directory of the embedded target, in published form."""
     return _pair_member("target")
 
 
 def demo_draft_dir() -> Path:
-    """Directory of the embedded target's EAGLE-3 draft, in published form."""
+    """Return the directory of the embedded target's EAGLE-3 draft, in published form."""
     return _pair_member("draft")
 
 
 def demo_latent_draft_dir() -> Path:
-    """Directory of the embedded target's draft with latent attention (MLA), in published form."""
+    """Return the directory of the embedded target's draft with latent attention (MLA)."""
     return _pair_member("draft_mla")
 
 
 def demo_vision_target_dir() -> Path:
-    """Directory of the embedded target that answers questions about pictures of shapes."""
+    """Return the directory of the embedded target that sees pictures of shapes."""
     return _pair_member("vision/target")
 
 
 def demo_vision_draft_dir() -> Path:
-    """Directory of its EAGLE-3 draft, in published form."""
+    """Return the directory of the vision target's EAGLE-3 draft, in published form."""
     return _pair_member("vision/draft")
 
 
 @dataclass(frozen=True)
 class PairDirectories:
-    """Where the files of a pair lie. draft: None without drafts; tokenizer: the target's unless
-    another one was asked for."""
+    """Directories of a pair; `tokenizer` is the target's unless another one was requested."""
 
     target: Path
     draft: Path | None
@@ -48,8 +47,7 @@ class PairDirectories:
 
 
 def find_pair(options: PairOptions, console: Console | None = None) -> PairDirectories:
-    """The directories of a pair; what is named by a hub id is downloaded, and the console shows how
-    far that is. Raises as `find_checkpoint` and `check_roles`."""
+    """Find or download a pair's directories; raises as `find_checkpoint` and `check_roles`."""
     sources, drafts = options.sources, options.engine.num_speculative_tokens > 0
     named = sources.draft if drafts else None
     if sources.target is not None:
@@ -65,7 +63,7 @@ def find_pair(options: PairOptions, console: Console | None = None) -> PairDirec
 
 
 def demo_dirs(demo: str) -> tuple[Path, Path]:
-    """Target and draft of `--demo-vision`; for anything else the pair of text."""
+    """Return target and draft of `--demo-vision`, or else of the text pair."""
     if demo == DEMO_VISION:
         return demo_vision_target_dir(), demo_vision_draft_dir()
     return demo_target_dir(), demo_draft_dir()

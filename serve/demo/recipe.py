@@ -1,4 +1,4 @@
-"""How the embedded pair is made: tokenizer, sizes, data by step number."""
+"""Recipe of the embedded pair: tokenizer, sizes, data by step number."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +17,13 @@ from serve.demo.tokenizer import train_ranks, write_tokenizer
 
 BASE_TOKENS = 1280
 MAX_LENGTH = 1024
-ROWS, ROW_LENGTH = 12, 160  # one step's batch; no conversation of the corpus is longer than a row
+ROWS, ROW_LENGTH = 12, 160  # one step's batch; every conversation of the corpus fits into a row
 CORPUS_SIZE = 100_000_000  # conversations of one seed
-COUNTED = 3000  # of them tell which ids answers use
-FINISH_FROM = 67_000  # from this one on the target practises what it learns last
+COUNTED = 3000  # conversations in which the ids of answers are counted
+FINISH_FROM = 67_000  # first sample of the target's final phase
 FINISH_SHARES = (4, 14, 1, 1, 1)
 
-# Kimi-K2.5's architecture with small numbers; eos: <|im_end|> first, then [EOS].
+# Kimi-K2.5's architecture with small sizes; eos: <|im_end|> first, then [EOS].
 TARGET = KimiConfig(
     vocab_size=BASE_TOKENS + NUM_RESERVED,
     hidden_size=256,
@@ -63,32 +63,34 @@ MINIMAX = MiniMaxConfig(
     rope=RopeConfig(50000.0),
     eos_token_ids=TARGET.eos_token_ids,
 )
-"""MiniMax-M2.5's architecture, smaller still; its chats are Kimi's."""
+"""MiniMax-M2.5's architecture with smaller sizes; its chats are in Kimi's format."""
 TARGETS = {"kimi": TARGET, "minimax": MINIMAX}
-DRAFT_VOCAB = 512  # more than the answers of the corpus use
+DRAFT_VOCAB = 512  # more than the ids in the corpus's answers
 
 
 MakeSamples = Callable[[Sequence[Message], Sequence[Message]], list[Sample]]
-"""The samples of a conversation: of its messages and tools."""
+"""A function that returns the samples of a conversation's messages and tools."""
 
-# Words of tool declarations that the corpus itself seldom or never has.
+# Words of tool declarations that are rare or absent in the corpus.
 SCHEMA_WORDS = ("additional", "boolean", "description", "enum", "format", "integer", "items")
 SCHEMA_WORDS += ("maximum", "minimum", "nullable", "number", "optional", "required", "schema")
 
 
 def make_tokenizer(directory: Path) -> None:
-    """Trains the tokenizer on the corpus and writes its published files."""
+    """Train the tokenizer on the corpus, and write its published files."""
     texts = (text for c in islice(mixture("train", 0), 20_000) for text in _texts(c))
     write_tokenizer(directory, train_ranks(chain(SCHEMA_WORDS * 2, texts), BASE_TOKENS), MAX_LENGTH)
     write_tokenizer_json(directory)
 
 
 class DemoSamples:
-    """Samples of the corpus, without an end to speak of: each a function of seed and number."""
+    """Practically endless samples of the corpus, each a function of seed and number."""
 
     def __init__(self, make: MakeSamples, seed: int, *, finish: bool = False) -> None:
-        """make: a conversation's sample, alone in a list. finish: late ones are what the target
-        practises last."""
+        """Store the settings; `make` returns a conversation's only sample, in a list.
+
+        With `finish`, late samples are those of the target's final phase.
+        """
         self._make, self._first = make, seed * CORPUS_SIZE
         self._finish_from = FINISH_FROM if finish else CORPUS_SIZE
 
@@ -102,7 +104,7 @@ class DemoSamples:
         return sample
 
     def counts(self, vocab_size: int) -> np.ndarray:
-        """How often each id occurs in the answers of the first samples."""
+        """Count each id in the answers of the first samples."""
         found = np.zeros(vocab_size, np.int64)
         for index in range(COUNTED):
             sample = self[index]
@@ -112,7 +114,7 @@ class DemoSamples:
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:
-    """Everything the template will show of a conversation, role names included."""
+    """Yield all texts that the template shows of a conversation, role names included."""
     yield from ("user", "assistant", "system", "tool_declare")
     if conversation.tools:
         yield json.dumps(list(conversation.tools), separators=(",", ":"))

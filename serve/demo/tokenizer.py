@@ -1,4 +1,4 @@
-"""Makes the demo's tokenizer: byte-level BPE ranks trained on the corpus, Kimi's special tokens."""
+"""Make the demo's tokenizer: byte-level BPE ranks trained on the corpus, Kimi's special tokens."""
 
 import base64
 import json
@@ -37,17 +37,17 @@ SPECIAL_OFFSETS = {
     "[PAD]": 255,
 }
 
-# Decoded text keeps these: clients read reasoning and tool calls from it.
+# Decoded text keeps these: clients parse reasoning and tool calls from it.
 VISIBLE = {name for name in SPECIAL_OFFSETS if "think" in name or "tool_call" in name}
 
 Pair = tuple[bytes, bytes]
 
 
 def train_ranks(texts: Iterable[str], size: int) -> list[bytes]:
-    """Byte-pair tokens in rank order: 256 bytes, then merges of the commonest pairs.
+    """Train byte-pair tokens in rank order: 256 bytes, then merges of the most frequent pairs.
 
-    Digits never merge, so that numbers are read digit by digit. Ties go to the smaller pair.
-    Raises ValueError when the texts hold too few pairs for `size` tokens.
+    Digits never merge, so that numbers are read digit by digit. Ties go to the smaller pair. Raises
+    ValueError if the texts have too few pairs for `size` tokens.
     """
     pieces = Counter(piece for text in texts for piece in _pretokenize(text))
     words = [tuple(bytes([b]) for b in piece.encode()) for piece in pieces]
@@ -71,7 +71,7 @@ def train_ranks(texts: Iterable[str], size: int) -> list[bytes]:
 
 
 def special_tokens(base: int) -> dict[str, int]:
-    """All 256 special tokens after `base` ordinary ones, named as Kimi names them."""
+    """Return all 256 special tokens after `base` ordinary ones, with Kimi's names."""
     names = {offset: name for name, offset in SPECIAL_OFFSETS.items()}
     return {
         names.get(offset, f"<|reserved_token_{base + offset}|>"): base + offset
@@ -80,7 +80,7 @@ def special_tokens(base: int) -> dict[str, int]:
 
 
 def write_tokenizer(directory: Path, ranks: list[bytes], max_length: int) -> None:
-    """Writes tiktoken.model, tokenizer_config.json and chat_template.jinja in published form."""
+    """Write tiktoken.model, tokenizer_config.json and chat_template.jinja in published form."""
     lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(ranks))
     (directory / "tiktoken.model").write_text("".join(lines))
     specials = special_tokens(len(ranks))

@@ -1,1 +1,1 @@
-"""The engine's thread, its requests and its errors; knows nothing of HTTP."""
+"""The engine's thread, its requests and its errors, independent of HTTP."""

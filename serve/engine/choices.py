@@ -1,4 +1,4 @@
-"""Engine outputs gathered as the choices of one client request."""
+"""Collect engine outputs as the choices of one client request."""
 
 import time
 from collections import Counter
@@ -7,35 +7,35 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from eagle3_jax.engine import Acceptance, CollectedOutput, Request, RequestOutput
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import TokensByTier
 from serve.engine.stream import OutputStream
 
 
 @dataclass
 class ChoiceState(CollectedOutput):
-    """What one choice has put out so far."""
+    """The output of one choice so far."""
 
     index: int
     request: Request
 
     @property
     def seed(self) -> int | None:
-        """The seed that gives this choice again."""
+        """The seed that reproduces this choice."""
         return self.request.sampling.seed
 
     @property
     def acceptance(self) -> Acceptance:
-        """What speculation did for this choice (docs/metrics.md)."""
+        """Acceptance of this choice's drafts (docs/metrics.md)."""
         return Acceptance(Counter(self.rounds), num_speculative_tokens=0)
 
 
 Part = ChoiceState | RequestOutput
-"""A choice once it is whole, or one output of it."""
+"""A whole choice, or one output of it."""
 
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """A prompt counts once however many choices it has; tokens found were not run again."""
+    """Token counts: a prompt counts once for all its choices; `found` tokens were cached."""
 
     prompt: int
     found: TokensByTier
@@ -43,12 +43,12 @@ class TokenCounts:
 
     @property
     def cached(self) -> int:
-        """Tokens found, wherever."""
+        """Number of cached tokens in all tiers."""
         return self.found.total
 
     @property
     def cached_details(self) -> dict[str, dict[str, int]]:
-        """A field that says where they were found; none where that was on the devices alone."""
+        """A field with the counts by tier, or no field if all were found on the devices."""
         return {"cached_tokens_details": self.found._asdict()} if self.found.below else {}
 
 
@@ -58,22 +58,22 @@ class Choices:
     def __init__(
         self, requests: Sequence[Request], num_prompts: int, *, prompt_only: bool = False
     ) -> None:
-        """prompt_only: what is generated, if only because something must be, is left out."""
+        """Track the requests; `prompt_only` discards their mandatory generated token."""
         self.states = [ChoiceState(index, request) for index, request in enumerate(requests)]
         self._by_id = {state.request.request_id: state for state in self.states}
         self._prompt_only = prompt_only
         self._siblings = len(requests) // num_prompts
         self.first_output: float | None = None
-        """When the first output came, in seconds of the monotonic clock."""
+        """Time of the first output, in seconds of the monotonic clock."""
 
     @property
     def seed(self) -> int | None:
-        """The first choice's seed: with one prompt, sibling i has seed + i."""
+        """Seed of the first choice; with one prompt, choice i has this seed + i."""
         return self.states[0].seed
 
     @property
     def counts(self) -> TokenCounts:
-        """The tokens so far."""
+        """Token counts so far."""
         firsts = self.states[:: self._siblings]
         return TokenCounts(
             prompt=sum(len(state.request.prompt_ids) for state in firsts),
@@ -89,18 +89,18 @@ class Choices:
 
     @property
     def accepted_tokens(self) -> int:
-        """Draft tokens that were accepted so far."""
+        """Number of accepted draft tokens so far."""
         return sum(state.acceptance.num_accepted_tokens for state in self.states)
 
     @property
     def finish_reasons(self) -> list[str]:
-        """Of each choice, "abort" where it has not finished."""
+        """Finish reason of each choice, "abort" if it has not finished."""
         return [state.finish_reason or "abort" for state in self.states]
 
     async def follow(
         self, stream: OutputStream
     ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
-        """Every output with the choice it belongs to, which already holds it."""
+        """Yield every output with the choice that it belongs to, which already contains it."""
         async for output in stream:
             if self.first_output is None:
                 self.first_output = time.monotonic()
@@ -110,7 +110,7 @@ class Choices:
             yield state, output
 
     async def collect(self, stream: OutputStream) -> None:
-        """Takes every output."""
+        """Consume all outputs."""
         async for _ in self.follow(stream):
             pass
 

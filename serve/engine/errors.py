@@ -1,4 +1,4 @@
-"""Why the engine does not answer a request. `asgi/errors.py` gives each its HTTP status."""
+"""Reasons why the engine does not answer a request. `asgi/errors.py` maps them to HTTP statuses."""
 
 
 class EngineError(Exception):
@@ -6,7 +6,7 @@ class EngineError(Exception):
 
 
 class Refused(EngineError):
-    """A request that can never succeed as it is. param: the field at fault, if it is known."""
+    """A request that can never succeed unchanged; `param` is the wrong field, if known."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class Refused(EngineError):
 
 
 class QueueFull(EngineError):
-    """As many sequences as may be under way are."""
+    """The number of running and waiting sequences is at its limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -23,7 +23,7 @@ class QueueFull(EngineError):
 
 
 class Unavailable(EngineError):
-    """Not now, but perhaps in `retry_after_s` seconds; None: never again in this process."""
+    """Temporary failure: retry in `retry_after_s` seconds, or, if None, never in this process."""
 
     def __init__(self, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -31,21 +31,21 @@ class Unavailable(EngineError):
 
 
 class ShuttingDown(EngineError):
-    """The server ends; another one may take the request."""
+    """The server is shutting down; another server may take the request."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down")
 
 
 class EngineDead(EngineError):
-    """The engine died with the request under way."""
+    """The engine died while the request was running."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the engine failed: {reason}")
 
 
 class GenerationFailed(EngineError):
-    """The engine gave one sequence up. by_request: what the request asked for was the cause."""
+    """The engine gave up one sequence; `by_request` if the request caused it."""
 
     def __init__(self, message: str, *, by_request: bool) -> None:
         super().__init__(message)

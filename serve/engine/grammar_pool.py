@@ -1,4 +1,4 @@
-"""Compiles the grammars of answers in threads of their own."""
+"""Compile grammars of requests in separate threads."""
 
 import asyncio
 from functools import partial
@@ -14,23 +14,22 @@ from serve.engine.errors import Refused, Unavailable
 from serve.engine.threads import Threads
 
 AT_ONCE = 8
-"""Each for a bounded time, and the kernel shares the processors out: small ones are through in
-milliseconds whatever the others are."""
+"""Number of compiling threads. Each runs for a bounded time, and the kernel shares the processors,
+so small grammars finish in milliseconds."""
 MOST_WAITING = 64
 
 
 class GrammarPool:
-    """Threads of its own: grammars keep nobody waiting but, where many are slow, each other."""
+    """A pool of threads that compiles grammars; slow grammars delay only other grammars."""
 
     def __init__(self, grammars: Grammars) -> None:
         self.grammars = grammars
         self._threads = Threads("grammar", AT_ONCE)
         self._under_way: dict[tuple[StructuredOutputs, str], asyncio.Task[CompiledGrammar]] = {}
-        """By the form, and the field that errors name."""
+        """Running compilations, by form and the field that errors name."""
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
-        """The form, compiled once however many ask for it. Raises Refused for one that
-        can't be compiled or satisfied, or takes too much; Unavailable while too many wait."""
+        """Compile a form once for concurrent requests; raises Refused, or Unavailable if full."""
         known = self.grammars.known(form)
         if known is not None:
             return known
@@ -43,7 +42,7 @@ class GrammarPool:
             task = asyncio.create_task(self._compile(form))
             self._under_way[key] = task
             task.add_done_callback(partial(self._settled, key))
-        # Whoever hangs up leaves it to others who wait.
+        # Shielded: other requests may wait for the same task after a client disconnects.
         return await asyncio.shield(task)
 
     def _settled(
@@ -51,7 +50,7 @@ class GrammarPool:
     ) -> None:
         del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # Seen, also where everybody has hung up.
+            task.exception()  # Mark as retrieved, even if all clients have disconnected.
 
     async def _compile(self, form: StructuredOutputs) -> CompiledGrammar:
         try:

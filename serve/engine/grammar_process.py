@@ -1,7 +1,6 @@
-"""Try a grammar in a process of its own; see `serve.limited`.
+"""Try a grammar in a separate process; see `serve.limited`.
 
-What llguidance does with a grammar can take minutes, fill the memory or overflow the stack, and
-nothing can interrupt it.
+llguidance may take minutes, fill the memory or overflow the stack, and cannot be interrupted.
 """
 
 import ctypes
@@ -21,13 +20,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from eagle3_jax.engine.grammars.faults import ErrorOf, Fault, find_fault
 
 STACK_BYTES = 4 * 2**20
-"""Half of what a server's thread has: what fits here fits there."""
+"""Half the stack of a server's thread, so that a grammar that fits here fits there."""
 WALK = 16
-"""Tokens of a random answer that are tried too; from the second half, how a grammar grows."""
+"""Tokens of a random answer to try; the second half shows how memory grows."""
 
 
 class _Source:
-    """A vocabulary in the form that llguidance asks for."""
+    """A vocabulary in llguidance's form."""
 
     bos_token_id = None
 
@@ -40,7 +39,7 @@ class _Source:
 
 
 def read_tokenizer(vocabulary: bytes) -> LLTokenizer:
-    """Reads a line of JSON that describes the vocabulary, then the tokens' bytes."""
+    """Read a vocabulary: a line of JSON that describes it, then the tokens' bytes."""
     line, _, blob = vocabulary.partition(b"\n")
     head = json.loads(line)
     ends = [0]
@@ -52,7 +51,7 @@ def read_tokenizer(vocabulary: bytes) -> LLTokenizer:
 
 
 def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) -> dict[str, Any]:
-    """Compiles it and walks along an answer: the bytes it holds and gains by a mask, or `error`."""
+    """Compile a grammar and walk an answer: bytes held, and gained per mask, or `error`."""
     before = used_bytes()
     start = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**limits))
     start.compute_bitmask()
@@ -66,7 +65,7 @@ def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) ->
         if allowed:
             matcher.consume_token(_any_bit(allowed, draw))
         elif not matcher.is_error() or matcher.get_error().startswith("NoExtension"):
-            matcher = start.deep_copy()  # The answer has ended, or leads nowhere.
+            matcher = start.deep_copy()  # The answer has ended or cannot continue.
         else:
             return {"error": matcher.get_error()}
     gained = (sizes[-1] - sizes[WALK // 2]) // (WALK - 1 - WALK // 2)
@@ -74,7 +73,7 @@ def try_grammar(tokenizer: LLTokenizer, grammar: str, limits: dict[str, Any]) ->
 
 
 def _any_bit(bits: int, draw: random.Random) -> int:
-    """The index of one that is set."""
+    """Return the index of a random set bit."""
     start = draw.randrange(bits.bit_length())
     later = (bits >> start << start) or bits
     return (later & -later).bit_length() - 1
@@ -93,7 +92,7 @@ class _Allocated(ctypes.Structure):
 
 
 def used_bytes() -> int:
-    """Bytes that this process has allocated; the most it ever had where glibc doesn't count."""
+    """Return the bytes allocated by this process, or its peak memory without glibc's counter."""
     count = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if count is None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -105,7 +104,7 @@ def used_bytes() -> int:
 def try_parts(
     tokenizer: LLTokenizer, parts: list[Any], limits: dict[str, Any], seconds: float
 ) -> Any:
-    """Finds the part that is refused alone: a Fault, or None. No check begins after `seconds`."""
+    """Return the Fault of a part that fails alone, or None; no check starts after `seconds`."""
 
     def timed(check: ErrorOf) -> ErrorOf:
         def checked(grammar: str) -> str | None:
@@ -128,8 +127,7 @@ def try_parts(
 
 
 def prepare(vocabulary: bytes) -> Callable[[bytes], bytes]:
-    """Reads the vocabulary. The result answers the arguments of `try_grammar`, or those of
-    `try_parts`, with what the function returns, all as JSON."""
+    """Read the vocabulary; return the function that calls `try_grammar` or `try_parts` by JSON."""
     tokenizer = read_tokenizer(vocabulary)
     threading.stack_size(STACK_BYTES)
 
@@ -137,7 +135,8 @@ def prepare(vocabulary: bytes) -> Callable[[bytes], bytes]:
         asked, found = json.loads(question), list[bytes]()
 
         def work() -> None:
-            # The matcher is freed before the answer goes out: that, too, can overflow the stack.
+            # The matcher is freed before the answer is sent, because freeing can overflow the stack
+            # too.
             answered = (try_parts if "parts" in asked else try_grammar)(tokenizer, **asked)
             found.append(json.dumps(answered).encode())
 

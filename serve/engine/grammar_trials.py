@@ -1,4 +1,4 @@
-"""Tries grammars in processes with limits before the server compiles them."""
+"""Try grammars in limited processes before the server compiles them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
 CPU_SECONDS = 1.0
 WALL_SECONDS = 20.0
-"""What a second of a processor may take where many wait for one."""
+"""Wall time that a CPU second may take when many processes compete."""
 MEMORY_BYTES = 256 * 2**20
-"""While it compiles; what it holds afterwards is another matter."""
+"""Limit while compiling; memory held afterwards has its own limit."""
 BEHIND = 10
-"""Niceness: behind whatever generates."""
+"""Niceness, lower priority than generation."""
 MOST_ALONE = 4
-"""Parts of a form that are tried one by one."""
+"""Maximum number of a form's parts that are tried one by one."""
 TOO_COMPLEX = (
     f"too complex: compiling it takes more than {CPU_SECONDS:g} s of a processor or "
     f"{MEMORY_BYTES >> 20} MiB; it needs fewer rules or properties, or smaller ranges and repeats"
@@ -30,7 +30,7 @@ TOO_COMPLEX = (
 
 
 class GrammarTrials:
-    """A Trial: asks a new process about each grammar; any thread's."""
+    """A Trial that asks a new process about each grammar; thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         head = {
@@ -42,11 +42,11 @@ class GrammarTrials:
         self._workers = Workers("serve.engine.grammar_process", setup)
 
     def start(self) -> None:
-        """Starts the process that others are forked from, before a grammar waits for it."""
+        """Start the process from which others are forked, before a grammar needs it."""
         self._workers.start()
 
     def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
-        """See Trial. Raises GrammarsBusyError when nobody can say."""
+        """See Trial. Raises GrammarsBusyError if the trial could not run."""
         answer = self._ask(limits, grammar=grammar)
         if (error := answer.get("error")) is not None:
             raise ValueError(error)
@@ -61,7 +61,7 @@ class GrammarTrials:
     def find_fault(
         self, parts: Sequence[tuple[str, Any]], limits: Mapping[str, int]
     ) -> Fault | None:
-        """See Trial. Where trying all parts takes too much, only the largest are tried alone."""
+        """See Trial. If all parts take too much, only the largest are tried, one by one."""
         try:
             answer = self._ask(limits, parts=parts, seconds=CPU_SECONDS / 2)
             return None if answer is None else Fault(*answer)

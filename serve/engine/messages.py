@@ -1,4 +1,4 @@
-"""The interfaces at both ends of the engine's thread: the engine, and who is told of requests."""
+"""Interfaces of the engine's thread: the engine, and the observer of requests."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from eagle3_jax.engine.programs.executor import Progress
 
 
 class EngineLike(Protocol):
-    """What the thread needs of an engine (`eagle3_jax.engine.Engine`)."""
+    """Interface of the engine that the thread runs (`eagle3_jax.engine.Engine`)."""
 
     @property
     def has_work(self) -> bool: ...
@@ -23,7 +23,7 @@ class EngineLike(Protocol):
 
 
 class EngineObserver(Protocol):
-    """Notified of requests as they pass, for metrics; times are in seconds of one clock."""
+    """Observer of requests, for metrics; times are in seconds of one clock."""
 
     def on_submit(self, request: Request, now: float) -> None: ...
     def on_started(self, request_ids: Sequence[str], now: float) -> None: ...

@@ -1,10 +1,10 @@
-"""The interface of what traces an engine's devices."""
+"""Interface of a profiler of the engine's devices."""
 
 from typing import Protocol
 
 
 class Profiler(Protocol):
-    """What JAX's profiler does (`jax.profiler`)."""
+    """Interface of JAX's profiler (`jax.profiler`)."""
 
     def start_trace(self, log_dir: str) -> None: ...
     def stop_trace(self) -> None: ...

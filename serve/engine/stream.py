@@ -1,4 +1,4 @@
-"""The stream of engine outputs that belong to one client request."""
+"""Stream of the engine outputs of one client request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,7 +8,7 @@ from eagle3_jax.engine import RequestOutput
 
 
 def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    """Two consecutive outputs of one request as one."""
+    """Merge two consecutive outputs of one request."""
     return replace(
         second,
         token_ids=first.token_ids + second.token_ids,
@@ -20,14 +20,14 @@ def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
 
 
 class OutputStream:
-    """The outputs of the engine requests behind one HTTP request, until all have finished.
+    """The outputs of the engine requests of one HTTP request, until all have finished.
 
-    Lives on the event loop. A reader slower than the engine gets the waiting outputs of a request
-    merged, so what waits is bounded by the answer itself.
+    Used on the event loop only. Outputs that a slow reader has not read are merged per request, so
+    their size is bounded by the answer.
     """
 
     def __init__(self, request_ids: Sequence[str], client: str = "") -> None:
-        """client: whose requests they are (`Request.client`)."""
+        """Create the stream; `client` owns the requests (`Request.client`)."""
         self.client = client
         self.unfinished = set(request_ids)
         self._waiting: dict[str, RequestOutput] = {}
@@ -35,7 +35,7 @@ class OutputStream:
         self._changed = asyncio.Event()
 
     def push(self, output: RequestOutput) -> None:
-        """Adds an output; one with a finish reason is the request's last."""
+        """Add an output; one with a finish reason is the request's last."""
         earlier = self._waiting.get(output.request_id)
         self._waiting[output.request_id] = merge(earlier, output) if earlier else output
         if output.finish_reason is not None:
@@ -43,7 +43,7 @@ class OutputStream:
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """Makes the reader raise `error` once it has read what came before."""
+        """Make the reader raise `error` after it has read earlier outputs."""
         self._error = error
         self._changed.set()
 

@@ -1,8 +1,8 @@
-"""The engine as the event loop sees it: requests in, streams of outputs out.
+"""The engine's interface for the event loop: submit requests, read streams of outputs.
 
-The engine is not thread-safe and its steps block, so one thread owns it (`worker.py`): requests and
-cancellations go in through a queue, outputs come back as calls on the event loop. Everything here
-is for the event loop.
+The engine is not thread-safe and its steps block, so one thread owns it (`worker.py`). Requests and
+cancellations reach it through a queue; outputs return as calls on the event loop. All functions
+here run on the event loop.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ State = Literal["starting", "restarting", "ready", "draining", "ending", "dead"]
 STOP_POLL_S = 0.01
 LONGEST_LOOK_S = 1.0
 LEAST_SHARE = 1 / 8
-"""Part of --max-num-queued-reqs that a client may use however much other clients use."""
+"""Part of --max-num-queued-reqs that every client may use, however many sequences others have."""
 
 
 class EngineThread:
-    """Runs an engine until it is stopped or dies, and hands its outputs to the event loop."""
+    """An engine that runs until it is stopped or dies, with its outputs on the event loop."""
 
     def __init__(
         self,
@@ -57,11 +57,14 @@ class EngineThread:
         explain: Callable[[Exception], Exception] | None = None,
         between_steps: Callable[[], object] | None = None,
     ) -> None:
-        """max_queued: sequences that may run and wait at a time. explain: what is behind an error
-        of the engine; called on the thread, may wait. between_steps: called there too, must not."""
+        """Create the thread; `max_queued` limits running and waiting sequences.
+
+        On the thread, `explain` returns the cause of an engine error and may block; `between_steps`
+        must not block.
+        """
         self.state: State = "starting"
         self.on_failure: Callable[[str], object] = self.fail
-        """Called with the reason when the engine can't go on."""
+        """Called with the reason if the engine cannot continue."""
         self.ready = asyncio.Event()
         self.dead = asyncio.Event()
         self._progress, self._between_steps = progress, between_steps
@@ -74,12 +77,12 @@ class EngineThread:
         self._idle.set()
 
     def start(self) -> None:
-        """Starts warming up; `ready` is set when requests are served, `dead` if they can't be."""
+        """Start the warm-up; sets `ready` when requests can be served, or `dead` if they cannot."""
         self._loop = asyncio.get_running_loop()
         self._worker.start(self._loop.call_soon_threadsafe, self)
 
     async def submit(self, requests: Sequence[Request], client: str = "") -> OutputStream:
-        """Adds all requests of a client or none; raises Refused with the engine's reason."""
+        """Add all requests of a client or none; raises Refused with the engine's reason."""
         self.check_room(len(requests), client)
         stream = OutputStream([request.request_id for request in requests], client)
         requests = [replace(request, client=client) for request in requests]
@@ -101,7 +104,7 @@ class EngineThread:
         return stream
 
     def run_soon(self, call: Callable[[], object]) -> None:
-        """Has the engine's thread call something between two steps; from any thread."""
+        """Call a function on the engine's thread between two steps; callable from any thread."""
         self._worker.inbox.put(call)
 
     @property
@@ -110,13 +113,13 @@ class EngineThread:
         return self._worker.stats
 
     def check_admitting(self) -> None:
-        """Raises the EngineError that says why no request that arrives now is taken, if so."""
+        """Raise the EngineError of new requests, if none are admitted now."""
         if self.state == "draining":
             raise ShuttingDown
         self._check_running()
 
     def _check_running(self) -> None:
-        """The same for requests that have arrived before."""
+        """Raise the EngineError of requests that have arrived before, if they cannot run."""
         if self.state == "starting":
             raise Unavailable("the server is still starting", retry_after_s=5)
         if self.state == "restarting":
@@ -127,11 +130,10 @@ class EngineThread:
             raise Unavailable("the engine has stopped; the server must be restarted")
 
     def check_room(self, count: int, client: str = "") -> None:
-        """Raises EngineError when `count` more sequences of a request that has arrived are not
-        taken now, or never will be.
+        """Raise EngineError if `count` more sequences are not accepted now, or never.
 
-        Other clients' sequences leave a client room for LEAST_SHARE of the limit, as long as all of
-        them together stay below twice the limit.
+        A client may use LEAST_SHARE of the limit however many sequences other clients have, while
+        all of them together are below twice the limit.
         """
         self._check_running()
         if count > self._max_queued:
@@ -146,8 +148,7 @@ class EngineThread:
                 raise QueueFull(self._max_queued)
 
     async def watch(self, timeout_s: float) -> None:
-        """Declares the engine dead when a step takes longer, so that a supervisor restarts the
-        process."""
+        """Declare the engine dead if a step exceeds the timeout; a supervisor then restarts it."""
         while self.state != "dead":
             await asyncio.sleep(min(timeout_s / 4, LONGEST_LOOK_S))
             if self._worker.step_seconds > timeout_s:
@@ -156,7 +157,7 @@ class EngineThread:
                 self.on_failure(reason)
 
     def fail(self, reason: str) -> None:
-        """Declares the engine dead: every request under way fails, no other is taken."""
+        """Declare the engine dead: running requests fail, and new ones are refused."""
         if self.state == "dead":
             return
         self.state = "dead"
@@ -164,13 +165,13 @@ class EngineThread:
         self.dead.set()
 
     def interrupt(self, reason: str) -> None:
-        """Every request under way fails, and others are asked to come back, until `resume`."""
+        """Fail running requests, and ask new ones to retry, until `resume`."""
         self.state = "restarting"
         self.ready.clear()
         self._fail_all(reason)
 
     def resume(self, engine: EngineLike, explain: Callable[[Exception], Exception]) -> None:
-        """Starts warming up the successor of an engine that was interrupted."""
+        """Start warming up the successor of an interrupted engine."""
         self._worker = EngineWorker(engine, self._progress, explain, self._between_steps)
         self.start()
 
@@ -186,7 +187,7 @@ class EngineThread:
         self._note_idle()
 
     def cancel(self, stream: OutputStream) -> None:
-        """Gives up what `stream` still waits for; without effect once it has finished."""
+        """Cancel the unfinished requests of `stream`; without effect once it has finished."""
         waiting = tuple(id for id in stream.unfinished if self._streams.pop(id, None))
         if waiting:
             self._worker.inbox.put(partial(self._worker.cancel, waiting))
@@ -195,31 +196,29 @@ class EngineThread:
         self._note_idle()
 
     async def reset_prefix_cache(self) -> bool:
-        """Empties the prefix cache; False, and nothing happens, while the engine has requests."""
+        """Empty the prefix cache; return False, without effect, while the engine has requests."""
         self.check_admitting()
         done = self._answer()
         self._worker.inbox.put(partial(self._worker.reset_prefix_cache, done))
         return await done
 
     def stop_admitting(self) -> None:
-        """Is no longer healthy. Whoever calls refuses requests that arrive from now on; those that
-        have arrived go on."""
+        """Become unhealthy; admitted requests continue, and the caller refuses new ones."""
         if self.state in ("starting", "restarting", "ready"):
             self.state = "draining" if self.state == "ready" else "ending"
 
     async def idle(self) -> None:
-        """Returns when no request is under way."""
+        """Wait until no request is running."""
         await self._idle.wait()
 
     def abort_all(self) -> None:
-        """Finishes every sequence with reason "abort", and takes no other."""
+        """Finish every sequence with reason "abort", and accept no more."""
         if self.state != "dead":
             self.state = "ending"
         self.abort(lambda _: True)
 
     def abort(self, meant: Callable[[str], bool], client: str | None = None) -> None:
-        """Finishes with reason "abort" every sequence of the client under way whose request id is
-        meant; with None, of every client."""
+        """Finish with "abort" the client's sequences whose id is `meant`; None: all clients'."""
         found = {i: s for i, s in self._streams.items() if meant(i) and client in (None, s.client)}
         if found:
             self._worker.inbox.put(partial(self._worker.cancel, tuple(found)))
@@ -230,28 +229,28 @@ class EngineThread:
         self._note_idle()
 
     async def stop(self, timeout_s: float) -> None:
-        """Ends the thread, or leaves it when it is still busy after `timeout_s`."""
+        """End the thread, or abandon it if it is still busy after `timeout_s`."""
         self._worker.inbox.put(None)
         deadline = time.monotonic() + timeout_s
         while self._worker.thread.is_alive() and time.monotonic() < deadline:
             await asyncio.sleep(STOP_POLL_S)
 
     def on_ready(self) -> None:
-        """The worker has warmed up."""
+        """Handle the end of the worker's warm-up."""
         if self.state in ("starting", "restarting"):
             self.state = "ready"
         if self.state != "dead":
             self.ready.set()
 
     def on_failed(self, worker: EngineWorker, reason: str) -> None:
-        """A worker's engine can't go on; that of an earlier one is known to be gone."""
+        """Handle a worker's failure; failures of earlier workers are ignored."""
         if worker is self._worker:
             self.on_failure(reason)
 
     def on_step(
         self, started: Sequence[str], began: float, outputs: Sequence[RequestOutput], now: float
     ) -> None:
-        """The worker has run one step, from `began` to `now` on its clock."""
+        """Handle one step of the worker, from `began` to `now` on its clock."""
         self._observer.on_started([id for id in started if id in self._streams], began)
         known = [output for output in outputs if output.request_id in self._streams]
         self._observer.on_outputs(known, now)
@@ -268,7 +267,7 @@ class EngineThread:
         self._note_idle()
 
     def _answer(self) -> asyncio.Future[Any]:
-        """What the thread will settle, or the engine's death."""
+        """Return a future that the engine's thread or the engine's death settles."""
         answer = self._loop.create_future()
         self._unanswered.add(answer)
         answer.add_done_callback(self._unanswered.discard)

@@ -1,7 +1,7 @@
-"""Runs blocking work in threads of its own, off the event loop; errors reach whoever awaits it.
+"""Run blocking work in threads off the event loop; errors reach the awaiting caller.
 
-asyncio's own threads leave a request waiting for ever when its work raises StopIteration, which no
-future can hold, and an exit waits for them. So all of serve/ comes through here.
+All of serve/ uses this module. With asyncio's own threads a request hangs forever if its work
+raises StopIteration, which no future can hold, and the process's exit waits for them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most `count` daemon threads, started as work comes, which do it in its order."""
+    """At most `count` daemon threads, started on demand, that do work in order of arrival."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name = name
@@ -27,8 +27,10 @@ class Threads:
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What the work returns, or raises what it raises; RuntimeError in place of what would end
-        a thread, a generator or the event loop. Not begun once nobody waits for it any more."""
+        """Return or raise the work's outcome; cancelled work is not started.
+
+        RuntimeError replaces exceptions that would end a thread, generator or event loop.
+        """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._busy += 1
@@ -43,7 +45,7 @@ class Threads:
         while True:
             do = self._waiting.get()
             do()
-            del do  # What waits for the next work must not hold on to this one's values.
+            del do  # Release this work's values while waiting for the next.
             with self._lock:
                 self._busy -= 1
 
@@ -55,12 +57,12 @@ def _do(work: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
         result = work()
     except BaseException as raised:
         result = _holdable(raised)
-    with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+    with suppress(RuntimeError):  # The loop is closed.
         answer.get_loop().call_soon_threadsafe(settle, answer, result)
 
 
 def _holdable(raised: BaseException) -> Exception:
-    """What a future may hold, and a task raise, in place of anything."""
+    """Return an exception that a future can hold and a task can raise."""
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
         return raised
     error = RuntimeError(f"work in a thread raised {raised!r}")
@@ -69,7 +71,7 @@ def _holdable(raised: BaseException) -> Exception:
 
 
 def settle(answer: asyncio.Future[Any], result: object) -> None:
-    """Gives a future its result, or its exception, if nobody has done so or given it up."""
+    """Set a future's result or exception, unless it is already done or cancelled."""
     if answer.done():
         return
     if isinstance(result, Exception):
@@ -80,4 +82,4 @@ def settle(answer: asyncio.Future[Any], result: object) -> None:
 
 _threads = Threads("shared", 4)
 in_thread = _threads.run
-"""Runs short work in the threads that all share."""
+"""Run short work in the shared threads."""

@@ -1,4 +1,4 @@
-"""The thread that owns the engine: takes calls in, steps, and reports to the event loop."""
+"""The thread that owns the engine: it takes calls, steps, and reports to the event loop."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ from serve.engine.threads import settle
 
 logger = logging.getLogger(__name__)
 Post = Callable[..., object]
-"""Has the event loop call a function with arguments; from any thread."""
+"""A thread-safe function that calls another function, with arguments, on the event loop."""
 
 
 class Reports(Protocol):
-    """What the worker says, on the event loop."""
+    """Receiver of the worker's reports, on the event loop."""
 
     def on_ready(self) -> None: ...
     def on_step(
@@ -32,11 +32,11 @@ class Reports(Protocol):
 
 
 class EngineWorker:
-    """Steps an engine while it has work, until it is stopped or the engine raises.
+    """A thread that steps an engine while it has work, until it is stopped or the engine raises.
 
-    explain: what is behind an error of the engine; called on the thread, may wait.
-    between_steps: called on the thread after each step and each call; must not wait.
-    inbox: what the thread is to call between two steps; None ends it.
+    The thread calls each function in `inbox` between two steps; None ends it. `explain` returns the
+    cause of an engine error, and may block. `between_steps` is called after each step and call, and
+    must not block. Both run on the thread.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class EngineWorker:
         self._explain = explain
         self._between_steps = between_steps
         self._step_began: float | None = None
-        # A daemon: a compile that is under way can't be interrupted, and must not hold an exit up.
+        # A daemon, because a running compilation cannot be interrupted and must not delay an exit.
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, post: Post, reports: Reports) -> None:
-        """Starts warming up, then serves the inbox."""
+        """Start warming up, then serve the inbox."""
         self._post, self._reports = post, reports
         self.thread.start()
 
     @property
     def step_seconds(self) -> float:
-        """How long the step under way has taken so far; 0 between steps."""
+        """Duration of the current step so far; 0 between steps."""
         began = self._step_began
         return 0.0 if began is None else time.monotonic() - began
 
     def stack(self) -> str:
-        """Where the thread is, for the log."""
+        """Return the thread's stack, for the log."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else ""
 
@@ -93,7 +93,7 @@ class EngineWorker:
         self._post(self._reports.on_step, self._engine.started, began, outputs, time.monotonic())
 
     def _do_calls(self) -> bool:
-        """Does what waits; blocks when there is nothing else to do. False: stop."""
+        """Run waiting calls, blocking if there is no other work; return False to stop."""
         while True:
             try:
                 call = self.inbox.get(block=not self._engine.has_work)
@@ -110,7 +110,7 @@ class EngineWorker:
             self._between_steps()
 
     def add(self, requests: Sequence[Request], accepted: asyncio.Future[None]) -> None:
-        """Adds all of the requests or none; on the thread, as what follows."""
+        """Add all requests or none; runs on the thread, like the methods below."""
         added: list[str] = []
         try:
             for request in requests:
@@ -123,10 +123,10 @@ class EngineWorker:
             self._post(settle, accepted, None)
 
     def cancel(self, request_ids: Iterable[str]) -> None:
-        """Gives up requests that nobody waits for."""
+        """Cancel requests."""
         for request_id in request_ids:
             self._engine.cancel(request_id)
 
     def reset_prefix_cache(self, done: asyncio.Future[bool]) -> None:
-        """Empties the prefix cache, if the engine can now."""
+        """Empty the prefix cache, if the engine can do so now."""
         self._post(settle, done, self._engine.reset_prefix_cache())

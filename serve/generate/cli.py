@@ -10,10 +10,9 @@ PROG = "eagle3-generate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 for flags and files that can't be used; 130 or 143
-    when it was stopped."""
+    """Return the exit status: 0, 2 for unusable flags or files, 130 or 143 after a signal."""
     options = parse_generate_flags(sys.argv[1:] if argv is None else argv)
-    # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+    # Check the flags first, because importing JAX takes seconds.
     with leaving(PROG):
         from serve.generate.offline import run
 

@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,64 @@ from convert.command_line.about import add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.spellings import read_command
 from convert.files.json_object import parse_value
+from eagle3_jax.sampling.params import LOGPROBS_MODES, REQUEST_OPTIONS, SamplingParams
 from serve.options.pair import PairOptions, add_demo_flags, add_pair_flags, read_pair_options
-from serve.options.sampling import add_sampling_flags, read_sampling_flags
 from serve.options.sources import add_model_argument, model_of
 
+KINDS: Mapping[Any, dict[str, Any]] = {
+    float: {"type": float},
+    int: {"type": int},
+    bool: {"action": "store_true"},
+    str | list[str]: {"action": "append", "metavar": "TEXT"},
+    list[int]: {"type": int, "nargs": "+", "metavar": "ID"},
+}
+"""Type of an option in request bodies -> arguments of its flag."""
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags as a group; options that are not given are None, bad words ()."""
+    unless = "What is left out is as the checkpoint's generation_config.json says, or does nothing."
+    add = parser.add_argument_group("sampling", unless).add_argument
+    written: dict[str, dict[str, Any]] = {
+        "seed": {"type": int},
+        "max_tokens": {"type": int},
+        "skip_special_tokens": {"action": argparse.BooleanOptionalAction},
+        "logit_bias": {"type": _read_bias, "metavar": "JSON"},
+        "logprobs": {"type": int, "metavar": "N"},
+        "prompt_logprobs": {"type": int, "metavar": "N"},
+        "logprobs_mode": {"choices": LOGPROBS_MODES},
+    }
+    for name, row in REQUEST_OPTIONS.items():
+        kind = written.get(name) or KINDS.get(row.json)
+        if kind is not None:
+            add(f"--{name.replace('_', '-')}", default=None, help=row.meaning, **kind)
+    add("--bad-words", action="append", default=[], metavar="WORD", help="may be repeated")
+
+
+def read_sampling_flags(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the given SamplingParams fields; bad words are not tokenised yet."""
+    given = {field.name: getattr(flags, field.name, None) for field in fields(SamplingParams)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _read_bias(text: str) -> dict[int, float]:
+    try:
+        return {int(token): float(bias) for token, bias in parse_value(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        expected = "a JSON object of token ids and numbers"
+        raise argparse.ArgumentTypeError(f"{expected} expected, got {text}") from error
+
+
 FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-"""Flags of the answer's form, with their names in StructuredOutputs."""
+"""Flags of the answer's form -> fields of StructuredOutputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(PairOptions):
     """The command line as values.
 
-    `sampling` holds the SamplingParams fields that were given, but bad words, which are still text;
-    `form` the StructuredOutputs field, if one was.
+    `sampling` has the given SamplingParams fields, `bad_words` is text, and `form` has the given
+    StructuredOutputs field, if any.
     """
 
     prompts: tuple[str, ...]
@@ -37,12 +81,12 @@ class GenerateOptions(PairOptions):
 
 
 def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
-    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    """Read the command line; errors exit with status 2 and one line."""
     return read_command(_build_parser(), argv, _check)
 
 
 def read_prompts(path: str) -> list[str]:
-    """Prompts one a line: JSON strings or objects with a field `prompt`, or plain text.
+    """Read prompts one per line: JSON strings, objects with a field `prompt`, or plain text.
 
     `-` is standard input. Raises ValueError for a JSON line without a prompt.
     """

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -17,6 +17,7 @@ from eagle3_jax.engine import (
     CollectedOutput,
     Engine,
     EngineConfig,
+    EngineStats,
     Request,
     RequestOutput,
 )
@@ -26,8 +27,6 @@ from serve.asgi.synthetic_header import synthetic_field
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
-from serve.generate.progress import OfflineProgress
-from serve.least_loaded import least_loaded
 from serve.openai.answers.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
@@ -37,24 +36,72 @@ from serve.pair.loading import (
     load_pair,
 )
 from serve.pair.program_cache import keep_compiled_programs
+from serve.startup import counting_bar
+
+
+class OfflineProgress:
+    """A bar on a terminal, and at the end one line of totals."""
+
+    def __init__(self, console: Console, num_prompts: int) -> None:
+        self._console = console
+        self._num_prompts = num_prompts
+        disable = not console.is_terminal
+        self._bar = counting_bar(console, "{task.fields[totals]}", disable=disable)
+        self._task = self._bar.add_task("compiling", totals="")
+        self._totals = ""
+        self._start_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        if self._totals:
+            self._console.print(self._totals, highlight=False)
+
+    def put_out(self, text: str) -> None:
+        """Write a line to standard output while the bar is hidden."""
+        self._bar.stop()
+        print(text, flush=True)
+        self._bar.start()
+
+    def on_compiled(self, program: str, done: int, total: int) -> None:
+        """Show that `done` of `total` programs are compiled."""
+        self._bar.update(self._task, completed=done, total=total)
+        if done == total:
+            self._start_s = time.monotonic()
+            self._bar.update(
+                self._task, description="generating", completed=0, total=self._num_prompts
+            )
+
+    def on_step(self, done: int, stats: EngineStats) -> None:
+        """Show that `done` prompts are finished."""
+        elapsed = time.monotonic() - self._start_s
+        self._totals = (
+            f"{stats.generation_tokens} tokens, {stats.generation_tokens / elapsed:.1f}/s"
+        )
+        if stats.num_drafts:
+            self._totals += f", accept_length {stats.accept_length:.2f}"
+        self._bar.update(self._task, completed=done, totals=self._totals)
 
 
 @dataclass
 class Generated(CollectedOutput):
-    """One answer as it grows; its text may begin with an echo of the prompt."""
+    """One growing answer; its text may begin with an echo of the prompt."""
 
     seed: int | None = None
 
     def take(self, output: RequestOutput) -> None:
-        """Adds an output."""
+        """Add an output."""
         super().take(output)
         self.seed = output.seed
 
     def as_json(self, tokenizer: TokenBytes, synthetic: dict[str, float]) -> str:
-        """One line; accept lengths by the formulas of docs/metrics.md, null without a round.
-        synthetic: the field that synthetic acceptance adds.
+        """Return one line; accept lengths follow docs/metrics.md, null without a round.
 
-        Logprobs are there if they were asked for, in the form of vLLM's prompt_logprobs.
+        Requested logprobs are in the form of vLLM's prompt_logprobs. `synthetic` is the field that
+        synthetic acceptance adds.
         """
         counts = Acceptance(Counter(self.rounds), num_speculative_tokens=0)
         fields = {
@@ -77,7 +124,7 @@ class Generated(CollectedOutput):
 
 
 def run(options: GenerateOptions) -> int:
-    """Generates and prints, in the order of the prompts; 2 for files and sizes that don't work."""
+    """Generate and print in the order of the prompts; return 2 for unusable files and sizes."""
     console = Console(stderr=True)
     keep_compiled_programs()
     try:
@@ -108,7 +155,7 @@ def run(options: GenerateOptions) -> int:
 
 
 def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
-    """The pair, and the prompts as token ids."""
+    """Return the pair, and the prompts as token ids."""
     prompts: list[list[int]] = []
 
     def configure(target: TargetConfig, tokenizer: Tokenizer) -> EngineConfig:
@@ -128,7 +175,6 @@ def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
         tokenizer=found.tokenizer,
         configure=configure,
         memory=options.memory,
-        least_loaded=least_loaded,
     )
     return pair, prompts
 
@@ -140,7 +186,7 @@ def _engine_config(
     config = replace(options.engine, enable_structured_outputs=bool(options.form))
     config = fit_length(config, options.max_model_len, target, needed)
     if config.exact:
-        # Its bits belong to a batch size, so that must not follow from the prompts.
+        # Exact mode's bits depend on the batch size, so it must not depend on the prompts.
         return config
     batch = min(len(options.prompts), config.max_num_seqs)
     return replace(config, max_num_seqs=batch, batch_buckets=(batch,))
@@ -149,7 +195,7 @@ def _engine_config(
 def _generate(
     engine: Engine, answers: list[Generated], progress: OfflineProgress
 ) -> Iterator[Generated]:
-    """Finished answers in the order of their requests, each as soon as its turn comes."""
+    """Yield finished answers in the order of their requests."""
     printed = 0
     while engine.has_work:
         for output in engine.step():

@@ -1,1 +1,1 @@
-"""Several processes as one engine: process 0 leads, the others run what it sends them."""
+"""Run several processes as one engine: a leader sends program calls to all other processes."""

@@ -1,4 +1,4 @@
-"""What process 0 tells a leader without devices of the engine that it has built."""
+"""Encode facts about process 0's engine for a leader without devices."""
 
 import json
 import struct
@@ -6,15 +6,15 @@ import struct
 from eagle3_jax.engine.programs.processes.remote import Built
 
 NUMBER = struct.Struct("<I")
-"""Of a question, before it and before its answer."""
+"""Number of a question, sent before it and before its answer."""
 
 
 def to_json(built: Built) -> bytes:
-    """As a JSON object of its fields."""
+    """Encode the fields as a JSON object."""
     return json.dumps(built._asdict()).encode()
 
 
 def from_json(text: bytes) -> Built:
-    """What `to_json` was given."""
+    """Decode the output of `to_json`."""
     fields = json.loads(text)
     return Built(**fields | {"programs": tuple(fields["programs"])})

@@ -1,4 +1,4 @@
-"""Leads processes that hold all devices, from one that has none: Ray's driver."""
+"""Lead processes that hold all devices from a process without devices, Ray's driver."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 POLL_MS = 2
-"""Who waits for an answer has the socket so long at a time; others need it, too."""
+"""Poll interval while waiting for a reply, so that other threads can use the socket."""
 YIELD_S = 0.0001
 NUMBERS = 2**32
-"""Of questions, before they begin again."""
+"""Range of question numbers, which then start again."""
 
 
 class Reply:
-    """What is waited for: the answer to a question, by whoever calls this."""
+    """A pending answer; calling it waits for the answer."""
 
     def __init__(self, wait: Callable[["Reply"], bytes]):
         self.answer: bytes | None = None
@@ -35,25 +35,24 @@ class Reply:
 class DeviceLeader(Leader):
     """The devices of an engine (`eagle3_jax.engine.programs.processes.remote.Devices`).
 
-    built: what process 0 says of its engine, when it has one.
+    `built` describes process 0's engine, once it exists.
     """
 
     def __init__(self, listener: Listener, peers: Mapping[int, Peer], say: Say):
         self._numbers = count()
         self._replies: dict[int, Reply] = {}
-        """To questions that are not answered yet; some nobody will read."""
+        """Questions without an answer yet; some answers are never read."""
         self._is_built = threading.Event()
         self.built: Built
         super().__init__(listener, peers, say, on_end=lambda _: None)
 
     def await_built(self) -> None:
-        """Waits for process 0's engine; PeerLost when there will be none."""
+        """Wait for process 0's engine; PeerLost if it cannot be built."""
         while not self._is_built.wait(POLL_MS / 1000):
             self._check()
 
     def ask(self, question: bytes) -> Reply:
-        """Asks process 0, behind all calls so far; what is returned waits for the answer, or raises
-        PeerLost."""
+        """Ask process 0 in order with the calls; the reply waits, or raises PeerLost."""
         number = next(self._numbers) % NUMBERS
         self._replies[number] = reply = Reply(self._await)
         self._send(Kind.ASK, NUMBER.pack(number) + question, (0,))
@@ -82,8 +81,7 @@ class DeviceLeader(Leader):
 def drive(
     hosts: HostOptions, facts: Facts, say: Say, given_up: Callable[[], str | None]
 ) -> DeviceLeader:
-    """Meets the processes, and waits until process 0 has its engine; ValueError or OSError where
-    that can't be, or with what `given_up` says."""
+    """Meet the processes and wait for process 0's engine; OSError, or ValueError with a reason."""
     listener = Listener(hosts)
     try:
         peers = gather(listener.socket, hosts, facts, say, given_up)

@@ -1,4 +1,4 @@
-"""What every process of an engine must have alike, and how it is told."""
+"""Facts that must be equal in all processes of an engine, and their exchange as JSON."""
 
 import hashlib
 import json
@@ -9,13 +9,14 @@ from pathlib import Path
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "llguidance")
 WEIGHT_FILES = ("*.safetensors", "*.json")
 Facts = Mapping[str, str]
-"""What it is called -> its value."""
+"""Name of a fact -> its value."""
 
 
 def facts(count: int, model: Path, draft: Path | None, settings: Mapping[str, object]) -> Facts:
-    """Of so many processes: versions, checkpoints by what lies in their directories, and settings
-    by their values; None is left out. The directories' names may differ. Raises OSError for one
-    that can't be read."""
+    """Collect the facts: versions, digests of checkpoint directories, and settings except None.
+
+    Directories may have different names in each process. Raises OSError for unreadable ones.
+    """
     files = {"model": model} | ({"draft": draft} if draft else {})
     return {
         **{package: _version(package) for package in PACKAGES},
@@ -26,12 +27,12 @@ def facts(count: int, model: Path, draft: Path | None, settings: Mapping[str, ob
 
 
 def to_json(process: int, ours: Facts) -> bytes:
-    """Who a process is and what it would run."""
+    """Encode the id and the facts of a process."""
     return json.dumps({"process": process, "facts": dict(ours)}).encode()
 
 
 def from_json(text: bytes) -> tuple[int, dict[str, str]] | None:
-    """What `to_json` made; None for everything else, which anybody may have sent."""
+    """Decode the output of `to_json`; None for anything else, as the sender may be a stranger."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -45,7 +46,7 @@ def from_json(text: bytes) -> tuple[int, dict[str, str]] | None:
 
 
 def difference(name: str, ours: Facts, theirs: Facts, leader: str) -> str | None:
-    """In what another process, so named, differs from the leader; None where it does not."""
+    """Describe how another process differs from the leader, or return None."""
     differing = [
         f"{fact} ({theirs.get(fact, 'none')} there, {ours.get(fact, 'none')} in {leader})"
         for fact in sorted({*ours, *theirs})
@@ -55,7 +56,7 @@ def difference(name: str, ours: Facts, theirs: Facts, leader: str) -> str | None
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can be said in UTF-8, which half a surrogate pair can't."""
+    """Return whether a value is text that UTF-8 can encode, without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -67,7 +68,7 @@ def _version(package: str) -> str:
 
 
 def _digest(directory: Path) -> str:
-    """Of names, sizes of weights and the small files' content: enough to tell checkpoints apart."""
+    """Hash names, weight sizes and the content of small files, which distinguishes checkpoints."""
     found = hashlib.sha256()
     for pattern in WEIGHT_FILES:
         for path in sorted(directory.glob(pattern)):

@@ -1,4 +1,4 @@
-"""Every process that does not lead: runs the programs that the leader sends, until it stops."""
+"""Run the programs that the leader sends, in every process that does not lead, until it stops."""
 
 import queue
 import signal
@@ -23,7 +23,7 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 STOP_S = 10.0
-"""For a stop that finds this process in the midst of something."""
+"""Time until this process ends after a stop, even if it is busy."""
 VERDICT_S = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,10 +35,10 @@ def follow(
     build: Callable[[Say], Engine],
     say: Say,
 ) -> int:
-    """Builds the engine that the leader builds, or has built here, and runs its calls of programs.
+    """Build the same engine as the leader, or for it, and run its program calls.
 
-    Returns the exit status, 2 for what the leader refuses; otherwise ends the process: with 0 when
-    it stops, 1 when it is lost or either of them fails.
+    Returns status 2 if the leader refuses this process. Otherwise ends the process: with 0 if the
+    leader stops, with 1 if it is lost or either process fails.
     """
     try:
         dealer = connect(hosts)
@@ -67,9 +67,9 @@ def follow(
 
 
 class Follower:
-    """What the leader says, as it comes in. leader: its name.
+    """The connection to the leader, whose name is `leader`.
 
-    One thread has the socket; others leave their words with it, and wake it.
+    One thread owns the socket. Other threads queue messages for it and wake it.
     """
 
     def __init__(self, dealer: zmq.Socket[bytes], leader: str, say: Say):
@@ -85,30 +85,30 @@ class Follower:
         self._thread.start()
 
     def calls(self) -> Iterator[bytes | Asked]:
-        """Calls, and questions about them, in their order until the leader stops."""
+        """Yield calls and questions in order until the leader stops."""
         while (call := self._calls.get()) is not None:
             yield call
 
     def tell(self, kind: Kind, payload: bytes = b"") -> None:
-        """Has a message sent; from any thread."""
+        """Send a message; callable from any thread."""
         self._put([bytes([kind]), payload])
 
     def say_there(self, text: str) -> None:
-        """Has the leader say a line."""
+        """Print a line in the leader's process."""
         self.tell(Kind.SAID, text.encode())
 
     def on_compiled(self, _: str, done: int, total: int) -> None:
-        """Has it say how far this process is."""
+        """Print this process's progress in the leader's process."""
         self.say_there(f"compiled {done}/{total} programs")
 
     def _put(self, word: list[bytes] | None) -> None:
         self._words.put(word)
-        with suppress(OSError):  # Nobody is there to hear it.
+        with suppress(OSError):  # The socket's thread has ended.
             self._wake.send(b"\0")
 
     @contextmanager
     def passing_on_signals(self) -> Iterator[None]:
-        """For a block: the first signal asks the leader to drain, which ends this process, too."""
+        """Let the first signal ask the leader to drain, which also ends this process."""
         asked = False
 
         def on_signal(number: int, _: object) -> None:
@@ -127,7 +127,7 @@ class Follower:
                 signal.signal(number, handler)
 
     def fail(self, error: Exception) -> NoReturn:
-        """Ends because of an error of this process, if it is not that the leader is gone."""
+        """End this process because of its own error, unless the leader is lost."""
         if self._lost.wait(VERDICT_S):
             leave(1)
         reason = f"{type(error).__name__}: {error}"
@@ -143,7 +143,7 @@ class Follower:
             self._speak_and_listen()
 
     def _speak_and_listen(self) -> None:
-        """Until the last word is sent, or nobody is there to hear it."""
+        """Run until the last message is sent or the leader is lost."""
         poller = zmq.Poller()
         monitor = self._dealer.get_monitor_socket()  # Made by `join`.
         for socket in (self._dealer, monitor, self._woken):
@@ -154,7 +154,7 @@ class Follower:
                 self._woken.recv(4096)
             if self._dealer in ready:
                 self._receive(self._dealer.recv_multipart())
-            elif monitor in ready:  # Behind what was said before.
+            elif monitor in ready:  # After all received messages.
                 if not self._let_go.is_set():
                     self._on_lost(lost(self.leader))
                 return

@@ -1,5 +1,4 @@
-"""The processes of an engine as the one that serves sees them: met before there is an engine, heard
-while it answers, let go behind it."""
+"""Manage an engine's processes for the server: meet them, watch them and stop them."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,12 +16,15 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 Rebuild = Callable[[Leader], Engine]
-"""Another engine over processes that have been started again."""
+"""A function that builds another engine over processes that were restarted."""
 
 
 class Group(Protocol):
-    """lead: meets them; ValueError or OSError where that can't be. accompany: beside the server,
-    until it ends or has to. stop: ends them, too. profiler: of the first with devices."""
+    """The processes of an engine: `lead` meets them, with ValueError or OSError if that fails.
+
+    `accompany` runs beside the server until it ends or must end. `stop` ends the processes too.
+    `profiler` is process 0's.
+    """
 
     @property
     def profiler(self) -> Profiler: ...
@@ -34,7 +36,7 @@ class Group(Protocol):
 
 
 class StartedByHand:
-    """This process is process 0, and whoever started it starts the others."""
+    """Processes that a user starts one by one, of which this is process 0."""
 
     profiler: Profiler = jax.profiler
 
@@ -43,28 +45,27 @@ class StartedByHand:
         self._leader: Leader | None = None
 
     def lead(self) -> Leader:
-        """Meets the others, and starts JAX."""
+        """Meet the other processes and start JAX."""
         self._leader = self._meet()
         return self._leader
 
     async def accompany(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
     ) -> None:
-        """Ends with a peer that is lost or has to stop, and the peers with an engine that has
-        died."""
+        """Stop the server if a peer is lost or must stop, and the peers if the engine dies."""
         assert self._leader, "they have met"
         hear(self._leader, server.give_up, server)
         await engine.dead.wait()
         self._leader.stop("its engine failed")
 
     def stop(self, reason: str | None = None) -> None:
-        """Lets the others end, if they have come."""
+        """Stop the other processes, if they were met."""
         if self._leader:
             self._leader.stop(reason)
 
 
 def hear(leader: Leader, on_end: Callable[[str], object], server: GracefulServer) -> None:
-    """From now on what becomes of peers is told on the event loop."""
+    """Forward the leader's events to the event loop from now on."""
     loop = asyncio.get_running_loop()
     leader.on_end = lambda reason: loop.call_soon_threadsafe(on_end, reason)
     leader.on_drain = lambda: loop.call_soon_threadsafe(server.drain)

@@ -1,4 +1,4 @@
-"""Process 0 of several: sends calls of programs to the others, and notices when one is gone."""
+"""Lead as process 0: send program calls to the peers and detect lost peers."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -14,18 +14,18 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 LOOK_S = 0.05
-"""How often it looks for words of the peers, and whether they are there: ZeroMQ closes a connection
-without beats, and its ROUTER tells so only to who sends something to that peer."""
+"""Interval of checks for messages and lost peers. ZeroMQ closes a connection without heartbeats,
+but its ROUTER reports that only to a send to this peer."""
 VERDICT_S = 5.0
-"""A device's error about a peer that was killed may come before the connection's."""
+"""Time to wait for a lost connection, because a device's error about a killed peer may come
+first."""
 
 
 class Leader:
-    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`), as who leads has
-    them.
+    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`).
 
-    on_end: called with the reason, once and from any thread, when the group can't go on; until
-    somebody else takes it, it says so and ends the process. on_drain: when a peer is to stop.
+    `on_end` is called with the reason, once and from any thread, if the group cannot continue; by
+    default it ends the process. `on_drain` is called when a peer is asked to stop.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Leader:
         self.on_end = on_end
         self.on_drain: Callable[[], object] = self.stop_now
         self._listener = listener
-        self._using = threading.Lock()  # A socket is one thread's at a time.
+        self._using = threading.Lock()  # Only one thread at a time may use a socket.
         self._peers = peers
         self._processes = {route: process for process, (route, _) in peers.items()}
         self._say = say
@@ -50,23 +50,25 @@ class Leader:
         threading.Thread(target=self._watch, name="watches peers", daemon=True).start()
 
     def await_compiled(self) -> None:
-        """Waits for every peer; PeerLost when one can't go on."""
+        """Wait until all peers have compiled; PeerLost if one cannot continue."""
         for compiled in self._compiled.values():
             compiled.wait()
         self._check()
 
     def send(self, message: bytes) -> None:
-        """Sends a call to all peers; PeerLost when one can't take it."""
+        """Send a call to all peers; PeerLost if one cannot receive it."""
         self._check()
         self._send(Kind.CALL, message)
 
     def explain(self, error: Exception) -> Exception:
-        """What is behind an engine's error: a peer that is gone, if one is; may take seconds."""
+        """Return the cause of an engine's error, a lost peer if there is one; may take seconds."""
         return PeerLost(self._reason) if self._ended.wait(VERDICT_S) else error
 
     def stop(self, reason: str | None = None) -> None:
-        """Tells the peers that this process ends, and why if it is no regular end; not for long,
-        because one of them may take nothing any more."""
+        """Tell the peers that this process ends, with the reason of an irregular end.
+
+        Waits 2 x LINGER_MS at most, because a peer may no longer read.
+        """
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -75,7 +77,7 @@ class Leader:
         telling.join(2 * LINGER_MS / 1000)
 
     def stop_now(self) -> None:
-        """Ends this process and its peers where nothing is served yet."""
+        """End this process and its peers before anything is served."""
         self.stop()
         leave(0)
 
@@ -110,12 +112,12 @@ class Leader:
                     self._end(str(error))
 
     def _look(self, wait_ms: int = 0) -> None:
-        """Takes what has come, or comes within this time."""
+        """Process messages that have arrived, or arrive within `wait_ms`."""
         for route, kind, payload in self._waiting(wait_ms):
             self._take(route, kind, payload)
 
     def _waiting(self, wait_ms: int) -> list[tuple[bytes, int, bytes]]:
-        """What has come since; whatever is no message of a peer is left out."""
+        """Return the peers' messages that have arrived; other messages are dropped."""
         found: list[list[bytes]] = []
         with self._using, suppress(zmq.ZMQError):
             if wait_ms and not self._listener.socket.closed:
@@ -153,8 +155,7 @@ class Leader:
 
 
 def lead(hosts: HostOptions, facts: Facts, devices: int, say: Say) -> Leader:
-    """Meets the others and starts JAX; ValueError or OSError, which is sent to them, where that
-    can't be."""
+    """Meet the peers and start JAX; a ValueError or OSError is sent to them before it is raised."""
     listener = Listener(hosts)
     try:
         leader = Leader(listener, gather(listener.socket, hosts, facts, say), say)

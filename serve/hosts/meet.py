@@ -1,4 +1,4 @@
-"""How processes find each other before anything is loaded, and make sure that they agree."""
+"""Meet the processes before anything is loaded, and check that they agree."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +13,14 @@ from serve.options.hosts import HostOptions
 from serve.pair.notices import Say
 
 MEET_S = 300.0
-"""All must have come by then; pods of a group may start minutes apart."""
+"""Timeout for all processes to arrive; pods of a group may start minutes apart."""
 LOOK_MS = 250
-"""How often who waits looks whether it should still."""
+"""Interval at which a waiting leader checks `given_up`."""
 Peer = tuple[bytes, str]
-"""A process as the ROUTER knows it, and its name to users."""
+"""A process's ROUTER identity, and its name in messages."""
 HANDSHAKES = 3
 REFUSALS = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-"""Of a key; of most wrong ones it is only seen that they fail whenever they are tried."""
+"""Events of a rejected key. Most wrong keys show only as handshakes that fail every time."""
 EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -37,8 +37,10 @@ def gather(
     say: Say,
     given_up: Callable[[], str | None] = lambda: None,
 ) -> dict[int, Peer]:
-    """Waits, as who leads, for all others; ValueError, which is sent to them, where one differs or
-    stays away, or with the reason that `given_up` has for not waiting any longer."""
+    """Wait, as the leader, for all other processes.
+
+    A ValueError (one differs or is missing, or `given_up` gives a reason) is sent to them too.
+    """
     peers: dict[int, Peer] = {}
     routes: list[bytes] = []
     say(f"{hosts.leader}: waiting for the others at {hosts.calls_at}")
@@ -63,8 +65,7 @@ def gather(
 
 
 def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
-    """Finds who leads, and returns its name; ValueError with its reason where it refuses, PeerLost
-    where it is not to be found."""
+    """Meet the leader and return its name; ValueError if it refuses, PeerLost if not found."""
     name = f"{hosts.leader} ({hosts.calls_at})"
     monitor = dealer.get_monitor_socket(EVENTS)
     dealer.connect(f"tcp://{hosts.calls_at}")
@@ -85,8 +86,7 @@ def join(dealer: zmq.Socket[bytes], hosts: HostOptions, facts: Facts) -> str:
 
 
 def _await_handshake(monitor: zmq.Socket[bytes], name: str) -> None:
-    """Returns when the leader is there and has our key; ValueError or PeerLost where it has not or
-    is not."""
+    """Wait until the leader accepts our key; ValueError if not, PeerLost without a leader."""
     deadline, failures = time.monotonic() + MEET_S, 0
     while monitor.poll(_ms(deadline - time.monotonic())):
         event = recv_monitor_message(monitor)["event"]
@@ -107,8 +107,7 @@ def _hellos(
     say: Say,
     given_up: Callable[[], str | None],
 ) -> Iterator[tuple[bytes, str, int, Facts]]:
-    """Route, address, process and facts of each that comes; others are passed over, and said once
-    an address."""
+    """Yield route, address, id and facts of arriving processes; report strangers once."""
     deadline, strangers = time.monotonic() + MEET_S, set[str]()
     while (left := deadline - time.monotonic()) > 0:
         if (reason := given_up()) is not None:
@@ -136,7 +135,7 @@ def _tell(
     router: zmq.Socket[bytes], routes: Iterable[bytes], kind: Kind, payload: bytes = b""
 ) -> None:
     for route in routes:
-        with suppress(zmq.ZMQError):  # It is gone.
+        with suppress(zmq.ZMQError):  # The process is gone.
             router.send_multipart([route, bytes([kind]), payload])
 
 

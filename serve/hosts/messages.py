@@ -1,8 +1,7 @@
-"""What processes tell each other, and the ZeroMQ sockets over which they do.
+"""Messages between processes, and the ZeroMQ sockets that carry them.
 
-Who leads, process 0 or Ray's driver, has a ROUTER, each other process a DEALER. ZeroMQ's own
-threads beat and answer beats, whatever the interpreter is busy with, and close a connection on
-which none come.
+The leader, process 0 or Ray's driver, has a ROUTER; each other process has a DEALER. ZeroMQ's own
+threads exchange heartbeats even while the interpreter is busy, and close a connection without them.
 """
 
 import time
@@ -16,40 +15,40 @@ from serve.options.hosts import HostOptions, read_key
 
 BEAT_MS = 2000
 SILENCE_MS = 10_000
-"""After so long without a byte a peer counts as lost; beats are 2 s apart."""
+"""Silence after which a peer counts as lost; heartbeats are 2 s apart."""
 FREE_S = 15.0
-"""How long a port may be taken, by what an engine that has just ended leaves behind."""
+"""Time to wait for a port that an engine that just ended may still occupy."""
 LINGER_MS = 1000
-"""For last words, when a process ends."""
+"""Time to send the last messages when a process ends."""
 LARGEST = 2**25
-"""Bytes of a message to who leads. The longest has log-probabilities of the prompts of all
-replicas, 1.3 MB for each chunk of 8,192 tokens."""
+"""Maximum bytes of a message to the leader. The longest holds log-probabilities of the prompts of
+all replicas, 1.3 MB per chunk of 8,192 tokens."""
 
 
 class Kind(IntEnum):
-    """What a message says. Texts are UTF-8."""
+    """Kind of a message. Texts are UTF-8."""
 
-    HELLO = 1  # who I am and what I would run: a JSON object
-    WELCOME = 2  # all are here and agree
-    REFUSED = 3  # why not: text
-    BEAT = 4  # nothing: a ROUTER tells that a peer is gone only to who sends it something
+    HELLO = 1  # the sender's id and facts: a JSON object
+    WELCOME = 2  # all processes have arrived and agree
+    REFUSED = 3  # reason of a refusal: text
+    BEAT = 4  # heartbeat: a ROUTER reports a lost peer only to a send to it
     COMPILED = 5
     CALL = 6  # eagle3_jax.engine.programs.processes.call
-    DRAIN = 7  # asks who leads to stop as if it had the signal itself
+    DRAIN = 7  # asks the leader to stop as if it had received the signal
     STOP = 8  # there will be no more calls
-    FAILED = 9  # the sender ends because of this: text
-    BUILT = 10  # of process 0, to who has no devices: a JSON object (serve.hosts.built)
-    SAID = 11  # by process 0, for users: text
-    ASK = 12  # its number, and eagle3_jax.engine.programs.processes.questions
-    ANSWER = 13  # to the question of this number
+    FAILED = 9  # the sender ends for this reason: text
+    BUILT = 10  # from process 0 to a leader without devices: a JSON object (serve.hosts.built)
+    SAID = 11  # from process 0 to the user: text
+    ASK = 12  # number and eagle3_jax.engine.programs.processes.questions
+    ANSWER = 13  # to the question with this number
 
 
 class PeerLost(Exception):
-    """A process that this one can't go on without is gone."""
+    """A process without which this one cannot continue is lost."""
 
 
 def lost(name: str) -> str:
-    """What is said of a peer that is gone."""
+    """Return the error text for a lost peer."""
     return (
         f"lost {name}: its connection broke or was silent for {SILENCE_MS / 1000:g} s, so it has "
         "ended, was killed or has stopped"
@@ -57,16 +56,16 @@ def lost(name: str) -> str:
 
 
 class Listener:
-    """The leader's socket, for whoever has the key; on the loopback where that is the coordinator,
-    else everywhere: names of pods may not resolve in the pod itself.
+    """The leader's socket, open to every process that has the key.
 
-    Raises OSError for a port that can't be had.
+    It listens on the loopback if the coordinator does, else on all addresses, because a pod's name
+    may not resolve in the pod. Raises OSError for an unavailable port.
     """
 
     def __init__(self, hosts: HostOptions):
         pair = _pair(hosts)
         self.socket = _socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # A send to who is gone fails.
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # Sends to lost peers fail.
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
         self._gate: ThreadAuthenticator | None = None
         if pair is not None:
@@ -83,7 +82,7 @@ class Listener:
             raise OSError(f"can't listen on {address} for calls: {error.strerror}") from error
 
     def close(self) -> None:
-        """Returns when last words are sent, or can't be."""
+        """Close the socket after the last messages are sent or time out."""
         self.socket.close()
         if self._gate is not None:
             self._gate.stop()
@@ -91,7 +90,7 @@ class Listener:
 
 
 def connect(hosts: HostOptions) -> zmq.Socket[bytes]:
-    """Another process's socket; it connects when the leader is there."""
+    """Return a follower's socket, which `join` connects to the leader."""
     pair = _pair(hosts)
     dealer = _socket(zmq.DEALER)
     dealer.setsockopt(zmq.RECONNECT_IVL, 200)
@@ -102,7 +101,7 @@ def connect(hosts: HostOptions) -> zmq.Socket[bytes]:
 
 
 def await_free(address: str) -> None:
-    """Returns when nobody listens there; OSError where somebody still does after FREE_S."""
+    """Wait until an address is free; OSError if it still is not after FREE_S."""
     deadline = time.monotonic() + FREE_S
     with zmq.Context() as context, context.socket(zmq.ROUTER) as probe:
         probe.setsockopt(zmq.IPV6, 1)
@@ -128,7 +127,7 @@ def _socket(kind: int) -> zmq.Socket[bytes]:
 
 
 def _pair(hosts: HostOptions) -> tuple[bytes, bytes] | None:
-    """The secret key, if there is one, and the public one that follows from it."""
+    """Return the secret key and its public key, or None without a key."""
     if hosts.key_file is None:
         return None
     secret = z85.encode(read_key(hosts.key_file))
@@ -136,12 +135,11 @@ def _pair(hosts: HostOptions) -> tuple[bytes, bytes] | None:
 
 
 class _Known:
-    """Lets in who has the key: all processes share it."""
+    """An authenticator of clients by the key that all processes share."""
 
     def __init__(self, public: bytes):
         self._public = public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the public key of a client that has the secret one, as ZeroMQ made sure, is
-        ours."""
+        """Return whether a client's public key is ours; ZeroMQ has verified its secret key."""
         return key == self._public

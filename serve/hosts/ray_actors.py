@@ -1,5 +1,7 @@
-"""The processes of an engine as Ray's actors, one a host. What they tell each other goes over
-ZeroMQ as without Ray; Ray places them, and knows of those that ended before they were heard."""
+"""Run the processes of an engine as Ray actors, one per host, which communicate over ZeroMQ.
+
+Ray places them and reports those that end early.
+"""
 
 import os
 import secrets
@@ -23,30 +25,30 @@ from serve.options.serve_options import ServeOptions
 from serve.pair.notices import Say
 
 PLACE_S = 120.0
-"""For Ray to find room; a cluster that scales up may need more than is idle."""
+"""Time for Ray to find room; a cluster that scales up may need more than is idle."""
 FOLLOW_S = 3.0
-"""For processes to end by themselves; one that was stopped does not."""
+"""Time for processes to end by themselves, which a suspended process does not."""
 PASSED_ON = ("JAX_", "XLA_", "HF_", "NCCL_", "RCCL_")
-"""Variables that mean the same on each host."""
+"""Prefixes of variables that have the same meaning on each host."""
 
 
 Run = Callable[[ServeOptions, list[str]], int]
-"""What eagle3-serve does with its options."""
+"""A function that runs eagle3-serve with its options."""
 
 
 class Host:
     """A process of the engine, as an actor on its host."""
 
     def where(self) -> tuple[str, int]:
-        """The host's address, and the process there."""
+        """Return the host's address and the process id."""
         return get_node_ip_address(), os.getpid()
 
     def serve(self, run: Run, argv: list[str], hosts: HostOptions, key: str, directory: str) -> int:
-        """Follows the driver until the process ends, or returns its status where it can't start.
+        """Follow the driver until the process ends, or return the status of a failed start.
 
-        argv: eagle3-serve's. key: hexadecimal digits, as in a file of --hosts-key-file.
+        `argv` is eagle3-serve's. `key` has hexadecimal digits, as in a file of --hosts-key-file.
         """
-        with suppress(OSError):  # It may be of the driver's host alone.
+        with suppress(OSError):  # The directory may exist on the driver's host only.
             os.chdir(directory)
         options, _ = parse_serve_flags(argv)
         hosts = replace(hosts, key_file=nameless_file(key))
@@ -55,7 +57,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Placed:
-    """An actor that follows. is_here: on the driver's host; ended: what Ray makes of its end."""
+    """A following actor; `is_here` if on the driver's host, `ended` is Ray's result of its end."""
 
     name: str
     pid: int
@@ -65,9 +67,9 @@ class Placed:
 
 
 class Actors:
-    """All processes of an engine, as often as they are started.
+    """All processes of an engine, which can be started several times.
 
-    argv: of the command eagle3-serve. ValueError or ConnectionError where Ray or room is missing.
+    `argv` is eagle3-serve's. Raises ValueError or ConnectionError if Ray or room is missing.
     """
 
     def __init__(self, run: Run, argv: Sequence[str], options: RayOptions, say: Say):
@@ -79,8 +81,7 @@ class Actors:
         self._group = find_room(options, self._address)
 
     def start(self) -> HostOptions:
-        """Starts them, with a key of their own; how the driver meets them. ValueError where Ray
-        can't."""
+        """Start the processes with a new key; return the driver's options, or raise ValueError."""
         key, options = secrets.token_hex(32), self._options
         coordinator, count = (self._address, options.port), options.num_processes
         ours = HostOptions(coordinator, options.plan_port, count, DRIVER, driven=True)
@@ -104,13 +105,12 @@ class Actors:
         return Placed(name, pid, address == self._address, actor, ended)
 
     def ended(self) -> str | None:
-        """How one of them ended, if one has."""
+        """Describe how a process ended, or return None while all run."""
         found, _ = ray.wait([placed.ended for placed in self._placed], timeout=0)
         return next((_end_of(p) for p in self._placed if p.ended in found), None)
 
     def end_all(self) -> None:
-        """Lets them end by themselves, then kills what is left: Ray would ask a process first, and
-        one that was stopped hears nothing."""
+        """Let the processes end, then kill the rest: a suspended one would not react to Ray."""
         if not self._placed:
             return
         ended = [placed.ended for placed in self._placed]
@@ -123,9 +123,9 @@ class Actors:
 
 
 def find_room(options: RayOptions, address: str) -> PlacementGroup:
-    """A bundle a process, the first at this address; ValueError where Ray finds none."""
+    """Return a placement with a bundle per process, the first at this address, or ValueError."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's and NVIDIA's.
+    has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's or NVIDIA's.
     each: dict[str, float] = {"CPU": 1.0}
     if has_gpus:
         each["GPU"] = options.devices_each
@@ -144,7 +144,7 @@ def find_room(options: RayOptions, address: str) -> PlacementGroup:
 
 
 def nameless_file(content: str) -> Path:
-    """The path, in this process alone, of a file of mode 0600 that goes when it ends."""
+    """Write a file of mode 0600 that only this process can open, and that ends with it."""
     file = os.memfd_create("key")
     os.fchmod(file, 0o600)
     os.write(file, content.encode())
@@ -156,5 +156,5 @@ def _end_of(placed: Placed) -> str:
         return f"{placed.name} ended with status {ray.get(placed.ended)}"
     except RayActorError:
         return f"lost {placed.name}: Ray says that its pid {placed.pid} is dead"
-    except RayError as error:  # What its method raised.
+    except RayError as error:  # Its method raised this.
         return f"{placed.name} failed: {error}"

@@ -1,5 +1,4 @@
-"""Processes that Ray starts, and starts again: HTTP and scheduling stay in the command, which has
-no devices."""
+"""Let Ray start and restart an engine's processes; this process, without devices, serves HTTP."""
 
 import asyncio
 import os
@@ -20,12 +19,11 @@ from serve.options.serve_options import ServeOptions
 from serve.pair.notices import Say
 
 STARTS = 3
-"""In a row that may fail, of an engine that was ready once."""
+"""Maximum number of consecutive failed restarts of an engine that was ready once."""
 
 
 class StartedByRay:
-    """run: what each process does with options. argv: eagle3-serve's. ValueError or ConnectionError
-    where Ray or its room is missing."""
+    """Processes that Ray starts, each with `run`; ValueError or ConnectionError if it cannot."""
 
     def __init__(
         self, run: Run, argv: Sequence[str], options: ServeOptions, facts: Facts, say: Say
@@ -38,7 +36,7 @@ class StartedByRay:
         stand_in_for(options.parallel.devices)
 
     def lead(self) -> DeviceLeader:
-        """Starts all of them, and waits until they have an engine."""
+        """Start all processes, and wait until they have an engine."""
         ours = self._actors.start()
         self._leader = drive(ours, self._facts, self._say, self._actors.ended)
         return self._leader
@@ -46,8 +44,7 @@ class StartedByRay:
     async def accompany(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
     ) -> None:
-        """Starts all again when one is lost, once the engine was ready; ends where that is not
-        wanted or fails."""
+        """Restart all processes if one is lost; stop the server if that is off or fails."""
         ended = self._hear(engine, server)
         while True:
             reason = await ended
@@ -60,7 +57,7 @@ class StartedByRay:
 
     @property
     def profiler(self) -> RemoteProfiler:
-        """Of process 0, whichever that is when it is asked."""
+        """Profiler of the current process 0."""
         return RemoteProfiler(self._ask)
 
     def _ask(self, question: bytes) -> Callable[[], bytes]:
@@ -68,13 +65,13 @@ class StartedByRay:
         return self._leader.ask(question)
 
     def stop(self, reason: str | None = None) -> None:
-        """Lets them end, and kills who does not."""
+        """Stop the processes, and kill those that do not end."""
         if self._leader:
             self._leader.stop(reason)
         self._actors.end_all()
 
     def _hear(self, engine: EngineThread, server: GracefulServer) -> asyncio.Future[str]:
-        """Why this start of the engine has ended, when it has."""
+        """Return a future with the reason why this start of the engine ends."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def end(reason: str) -> None:
@@ -89,8 +86,7 @@ class StartedByRay:
     async def _start_again(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
     ) -> asyncio.Future[str] | None:
-        """Until the engine is ready; why that one has ended, when it has, or None when there is
-        none."""
+        """Restart and wait until the engine is ready; return the future of its end, or None."""
         for failed in range(STARTS):
             again = f", start {failed + 1} of at most {STARTS}" if failed else ""
             self._say(f"starting all processes again{again}")
@@ -113,8 +109,7 @@ class StartedByRay:
 
 
 def stand_in_for(devices: int) -> None:
-    """Gives this process as many CPU devices as the engine has elsewhere, on which nothing will
-    lie: models are outlined on a mesh as those processes have it."""
+    """Give this process as many (empty) CPU devices as the engine has: models need its mesh."""
     count = "--xla_force_host_platform_device_count"
     flags = os.environ.get("XLA_FLAGS", "").split()
     os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if not flag.startswith(count))

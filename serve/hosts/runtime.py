@@ -1,4 +1,4 @@
-"""JAX over several processes: started, and looked over before anything is loaded."""
+"""Start JAX over several processes, and check their devices before anything is loaded."""
 
 import os
 import sys
@@ -11,20 +11,20 @@ from serve.options.hosts import HostOptions, joined
 
 
 def start_jax(hosts: HostOptions) -> None:
-    """Makes the devices of all processes known to this one; OSError for a port that is taken."""
-    from eagle3_jax.coordination import join  # JAX's private side, for who needs it.
+    """Connect this process to the devices of all processes; OSError for an occupied port."""
+    from eagle3_jax.coordination import join  # JAX's private interface, imported on demand.
     from serve.hosts.messages import await_free  # Needs the extra hosts.
 
     host, port = hosts.coordinator
     is_first = hosts.process_id == 0
     bind = joined(host if hosts.is_local else "::", port) if is_first else None
-    if bind:  # The service of an engine that has just ended may still be there.
+    if bind:  # The service of a previous engine may still run.
         await_free(bind)
     join(joined(host, port), bind, hosts.num_processes, hosts.process_id)
 
 
 def check_devices(hosts: HostOptions, devices: int) -> None:
-    """Refuses processes that have not the same devices, and a mesh that leaves some out."""
+    """Raise ValueError unless all processes have equal devices and the mesh uses all of them."""
     found = [Counter[str]() for _ in range(hosts.num_processes)]
     for device in jax.devices():
         found[device.process_index][device.device_kind] += 1
@@ -41,8 +41,10 @@ def check_devices(hosts: HostOptions, devices: int) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process at once. Python's own way out waits for threads, and JAX's for every process
-    at a barrier, and aborts where one does not come."""
+    """End the process at once.
+
+    A regular exit waits for threads, and for JAX's barrier, which aborts if a process is missing.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

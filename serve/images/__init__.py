@@ -1,1 +1,1 @@
-"""Images of requests: where they may come from, their limits, and what the engine gets of them."""
+"""Images of requests: their sources, limits and conversion to engine inputs."""

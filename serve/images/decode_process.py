@@ -1,4 +1,4 @@
-"""Decode an image in a process of its own; see `serve.limited`."""
+"""Decode an image in a separate process; see `serve.limited`."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ from eagle3_jax.config.vision import PixelConfig, VisionConfig
 
 
 def prepare(_: bytes) -> Callable[[bytes], bytes]:
-    """Imports all that workers need."""
+    """Import everything that workers need; return `answer`."""
     from PIL import Image
 
     Image.preinit()
@@ -20,14 +20,11 @@ def prepare(_: bytes) -> Callable[[bytes], bytes]:
 
 
 def answer(question: bytes) -> bytes:
-    """Reads one image.
+    """Read one image.
 
-    Args:
-        question: A line of JSON with the arguments of `read_image` and `seconds_a_megapixel`, by
-            which the limit of processor time grows; then the bytes of the file.
-
-    Returns:
-        A line of JSON that describes the item, or has the error; then the bytes of the patches.
+    `question` is a line of JSON with the arguments of `read_image` and `seconds_a_megapixel`, by
+    which the CPU limit grows, then the file's bytes. Returns a line of JSON that describes the item
+    or has the error, then the bytes of the patches.
     """
     line, _, data = question.partition(b"\n")
     asked = json.loads(line)

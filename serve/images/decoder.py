@@ -1,4 +1,4 @@
-"""Decodes the images of requests in processes with limits, so that none keeps others waiting."""
+"""Decode the images of requests in limited processes, so that none delays other requests."""
 
 import json
 import time
@@ -18,8 +18,8 @@ from serve.limited.fair_turns import FairTurns, NoRoomError
 from serve.limited.workers import BusyError, EndedError, Limits, Workers
 
 SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
-"""Time of a processor for any image, and for each million of its pixels. The slowest sound files (a
-PNG or lossless WebP of noise) took 0.1 s a million; a JPEG takes 0.03."""
+"""CPU time per image, and per million pixels. The slowest valid files (a PNG or lossless WebP of
+noise) took 0.1 s a million; a JPEG takes 0.03."""
 QUICK_SECONDS = 0.25
 """Enough for a photo of ten million pixels."""
 WALL_SECONDS = 60.0
@@ -28,25 +28,25 @@ QUICK_SLOTS, SLOW_SLOTS = 4, 2
 QUICK_WAITING, SLOW_WAITING = 64, 16
 """Images that may wait before more are refused."""
 REFUSED_SECONDS, REFUSED_FILES = 600.0, 1024
-"""How long a refused file is remembered, and how many of them."""
+"""Seconds that a refused file is remembered, and the number of remembered files."""
 BASE_BYTES, BYTES_A_PIXEL = 256 * MIB, 24
-"""Of memory: a lossless WebP takes 20 bytes a pixel while it is decoded."""
+"""Memory limit: a lossless WebP takes 20 bytes a pixel while it is decoded."""
 BEHIND = 10
-"""Niceness of slow decoding: behind whatever generates."""
+"""Niceness of slow decoding, lower priority than generation."""
 
 
 class ImageDecoder:
-    """Decodes quick images before slow ones.
+    """A decoder of requests' images, which decodes quick images before slow ones.
 
-    Each image first gets a little processor time. One that takes more is decoded again in a
-    second queue, with time in proportion to its pixels, at a low priority. Hostile files end up in
-    the second queue, and an ordinary image does not wait for them. Clients take turns in both. A
-    file that was refused is refused again for a while without being decoded.
+    Each image first gets a little CPU time. If that is not enough, it is decoded again in a second
+    queue at low priority, with time in proportion to its pixels. So hostile files collect in the
+    second queue, and ordinary images do not wait for them. Clients take turns in both queues. A
+    refused file is refused again for a while without decoding.
 
     Args:
-        options: Limits, and how images are decoded.
-        quick, slow: Do blocking work in QUICK_SLOTS and SLOW_SLOTS threads of their own; each
-            thread waits for one image.
+        options: limits and decoding options.
+        quick, slow: run blocking work in QUICK_SLOTS and SLOW_SLOTS threads; each waits for one
+            image.
     """
 
     def __init__(self, options: ImageOptions, quick: Run, slow: Run) -> None:
@@ -74,23 +74,17 @@ class ImageDecoder:
         )
 
     def start(self) -> None:
-        """Starts the process that workers are forked from, before an image waits for it."""
+        """Start the process from which workers are forked, before an image needs it."""
         self._workers.start()
 
     async def decode(
         self, data: bytes, config: VisionConfig, digest: bytes, client: str
     ) -> tuple[ImageItem, int]:
-        """Returns the item, and the pixels of its file.
+        """Decode a file; return its item and its number of pixels.
 
-        Args:
-            data: The file.
-            config: How it is processed.
-            digest: Of the file and its processing.
-            client: The client whose turn it takes.
-
-        Raises:
-            BadImage: The file is no image, or takes too much.
-            ImagesBusy: Too many images wait.
+        `digest` identifies the file and its processing. The decoder takes a turn of `client`.
+        Raises BadImage if the file is no image or exceeds the limits, ImagesBusy if too many images
+        wait.
         """
         arguments: dict[str, Any] = {
             "config": asdict(config),
@@ -136,8 +130,7 @@ class ImageDecoder:
 
 @dataclass(frozen=True)
 class _Queue:
-    """Images that wait for one kind of thread. seconds_a_megapixel: what the limit of processor
-    time grows by."""
+    """Images that wait for one kind of thread; the CPU limit grows by `seconds_a_megapixel`."""
 
     run: Run
     turns: FairTurns
@@ -146,20 +139,20 @@ class _Queue:
 
 
 class RefusedFiles:
-    """Why files were refused lately, by their digests."""
+    """Recently refused files by digest, with the reason."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
 
     def check(self, digest: bytes) -> None:
-        """Raises BadImage for a file that was refused within REFUSED_SECONDS."""
+        """Raise BadImage for a file that was refused within REFUSED_SECONDS."""
         noted, why = self._found.get(digest, (-REFUSED_SECONDS, ""))
         if time.monotonic() < noted + REFUSED_SECONDS:
             raise BadImage(why)
         self._found.pop(digest, None)
 
     def note(self, digest: bytes, why: str) -> None:
-        """Remembers a file from its first refusal on, and forgets the oldest of too many."""
+        """Remember a file's first refusal, and forget the oldest file if there are too many."""
         self._found.setdefault(digest, (time.monotonic(), why))
         if len(self._found) > REFUSED_FILES:
             self._found.popitem(last=False)

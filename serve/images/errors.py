@@ -1,13 +1,13 @@
-"""Why an image is not taken."""
+"""Errors for images that are not accepted."""
 
 
 class BadImage(ValueError):
-    """The client's: it can never be taken as it is."""
+    """A client's error: the image can never be accepted unchanged."""
 
 
 class NoneTaken(BadImage):
-    """This server takes no images at all."""
+    """An error of servers that accept no images."""
 
 
 class ImagesBusy(Exception):
-    """Requests under way hold as many images as this server keeps in memory."""
+    """An error of a full server: requests hold as many images as it may keep in memory."""

@@ -1,4 +1,4 @@
-"""Flags of images, under vLLM's names where it has them."""
+"""Flags of images, under vLLM's names if it has them."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from serve.images.options import ANY_HOST, DECODING, GIB, IO, LIMIT, MIB, ImageO
 
 
 def add_image_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags in a group of their own; those of the engine are fields of EngineConfig."""
+    """Add the flags as a group; those of the engine are fields of EngineConfig."""
     group, default = parser.add_argument_group("images"), ImageOptions()
     add = group.add_argument
     add("--language-model-only", action="store_true", help="load no vision, take no images")

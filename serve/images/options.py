@@ -1,4 +1,4 @@
-"""What images a server takes, read from its flags."""
+"""Image options of a server, read from its flags."""
 
 import argparse
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ LIMIT, IO = "--limit-mm-per-prompt", "--media-io-kwargs"
 IMAGES = ("image", "vision_chunk")
 """vLLM's name of images, and that of Kimi-K2.5's processor."""
 OTHERS = ("video", "audio")
-"""What is never taken, so that every limit of them holds."""
+"""Media that are never accepted, so any limit on them holds."""
 SIZES = {"count", "width", "height"}
-"""Keys of vLLM's longer form; sizes are hints for its profiling, which there is none of here."""
+"""Keys of vLLM's longer form; the sizes are hints for its profiling, which we do not have."""
 DECODING = ("vllm", "moonshot")
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What images a server takes.
+    """Image options of a server.
 
-    language_model_only: none, and no vision is loaded. most: images of one prompt. max_bytes,
-    max_pixels: of one image, before it is decoded. exif, background: see `read_image`. domains:
-    hosts of URLs that are fetched. local_path: a directory whose files clients may name.
-    cache_bytes: of preprocessed images that are kept for requests to come.
+    `language_model_only` loads no vision part. `most` limits the images of a prompt; `max_bytes`
+    and `max_pixels` each image before decoding. `exif`, `background`: see `read_image`. URLs are
+    fetched from the hosts `domains`. Clients may name files in `local_path`. `cache_bytes` is the
+    size of the cache of preprocessed images.
     """
 
     language_model_only: bool = False
@@ -43,12 +43,12 @@ class ImageOptions:
 
     @property
     def loads_vision(self) -> bool:
-        """Whether a checkpoint's vision is of use."""
+        """True if a checkpoint's vision part is needed."""
         return not self.language_model_only and self.most > 0
 
 
 def read_image_options(flags: argparse.Namespace) -> ImageOptions:
-    """Raises ValueError, naming the flag, for what can't be."""
+    """Read the flags; ValueError, naming the flag, for invalid values."""
     for name in ("max_image_size", "max_image_pixels"):
         if not getattr(flags, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0")
@@ -68,7 +68,7 @@ def read_image_options(flags: argparse.Namespace) -> ImageOptions:
 
 
 def _read_limit(text: str | None) -> int:
-    """The images that one prompt may have."""
+    """Return the maximum number of images in a prompt."""
     if text is None:
         return ImageOptions.most
     counts = {kind: _count(kind, given) for kind, given in _object(LIMIT, text).items()}
@@ -88,7 +88,7 @@ def _count(kind: str, given: Any) -> int:
 
 
 def _read_background(text: str | None, decoding: str) -> Colour | None:
-    """Behind transparent images; None where transparency is dropped."""
+    """Return the colour behind transparent images, None to drop transparency."""
     given = _object(IO, text) if text is not None else {}
     if unknown := sorted(given.keys() - {"image"}):
         raise ValueError(f"{IO} has {unknown[0]!r}; there is image, the only medium that is taken")
@@ -131,7 +131,7 @@ def _object(flag: str, text: str) -> dict[str, Any]:
     try:
         value = parse_value(text)
     except ValueError:
-        # vLLM's older form of limits.
+        # Try vLLM's older form of limits.
         pairs = [pair.partition("=") for pair in text.split(",")]
         value = {key: int(n) for key, _, n in pairs if n.isdecimal()}
         value = value if flag == LIMIT and len(value) == len(pairs) else None

@@ -1,4 +1,4 @@
-"""Where the images of a prompt stand in it."""
+"""Place images in a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from serve.images.errors import BadImage
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, and the images that stand among them."""
+    """Token ids, with the images among them."""
 
     ids: list[int]
     images: tuple[PlacedImage, ...] = ()
 
 
 def place(ids: Sequence[int], items: Sequence[ImageItem], placeholder: int) -> Prompt:
-    """The prompt in which each placeholder has become as many as its image has tokens, in order.
+    """Expand each placeholder to as many as its image has tokens, in order.
 
-    ids: of a rendered chat, in which no text of a user is a placeholder. Raises BadImage where
-    there are not as many placeholders as images.
+    `ids` is a rendered chat in which no user's text is a placeholder. Raises BadImage if the
+    numbers of placeholders and images differ.
     """
     places = [position for position, token in enumerate(ids) if token == placeholder]
     if len(places) != len(items):

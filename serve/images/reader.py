@@ -1,29 +1,80 @@
-"""Images of a request as the engine takes them."""
+"""Read the images of a request into engine inputs."""
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from weakref import WeakValueDictionary
 
 from convert.images.read import digest_of
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
 from serve.images.decoder import ImageDecoder
-from serve.images.errors import BadImage, NoneTaken
-from serve.images.kept import KeptImages
+from serve.images.errors import BadImage, ImagesBusy, NoneTaken
 from serve.images.options import ImageOptions
 from serve.images.remote import Fetcher, Run
 from serve.images.sources import ImageSource, Loader, data_url
 
+MOST_HELD = 4 * 2**30
+"""Maximum bytes of patches that running requests hold in addition to the cache."""
+
+
+class KeptImages:
+    """Images by the digest of their files and processing; the least recently used are evicted.
+
+    Images held by requests are found too, even if evicted, so that each is in memory once.
+    """
+
+    def __init__(self, most_kept: int, most_held: int = MOST_HELD) -> None:
+        self._most_kept, self._most_held = most_kept, most_held
+        self._kept: OrderedDict[bytes, ImageItem] = OrderedDict()
+        self._held: WeakValueDictionary[bytes, ImageItem] = WeakValueDictionary()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, digest: bytes) -> ImageItem | None:
+        """Return the image, if it is in memory."""
+        with self._lock:
+            item = self._held.get(digest)
+            if item is not None:
+                self._keep(item)
+            return item
+
+    def put(self, item: ImageItem) -> ImageItem:
+        """Store an image; return the one in memory, maybe another request's. ImagesBusy if full."""
+        with self._lock:
+            if (known := self._held.get(item.digest)) is not None:
+                return known
+            held = sum(one.patches.nbytes for one in self._held.values())
+            if held + item.patches.nbytes > self._most_kept + self._most_held:
+                raise ImagesBusy(
+                    f"requests under way hold {held} bytes of images; send this one again later"
+                )
+            self._held[item.digest] = item
+            self._keep(item)
+            return item
+
+    def _keep(self, item: ImageItem) -> None:
+        if item.digest not in self._kept:
+            self._kept[item.digest] = item
+            self._kept_bytes += item.patches.nbytes
+        self._kept.move_to_end(item.digest)
+        while self._kept_bytes > self._most_kept:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.patches.nbytes
+
+
 NO_VISION = "this model takes no images: its checkpoint has no vision"
 Items = Mapping[ImageSource, ImageItem]
 LOW_SIDE = 512
-"""Pixels: `detail` low shrinks to as many patches as a square of them has, as OpenAI's does."""
+"""Side in pixels: `detail` low shrinks to the patches of such a square, as at OpenAI."""
 DECODED = 8
-"""Times the pixels of one image: what may be decoded for one request."""
+"""Pixels that may be decoded for one request, in multiples of one image's limit."""
 
 
 class NoImages:
-    """Stands where images are not taken. why: what a client is told."""
+    """Reader for servers without images; `why` is the client's error message."""
 
     takes = False
     placeholder = -1
@@ -32,14 +83,14 @@ class NoImages:
         self._why = why
 
     async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
-        """Nothing; raises NoneTaken for any."""
+        """Return no images; NoneTaken if there are sources."""
         if sources:
             raise NoneTaken(self._why)
         return {}
 
 
 class ImageReader:
-    """Reads images for a vision model. run: does short blocking work in threads."""
+    """A reader of images for a vision model; `run` does short blocking work in threads."""
 
     takes = True
 
@@ -59,9 +110,9 @@ class ImageReader:
         self._kept = KeptImages(options.cache_bytes)
 
     async def read(self, sources: Sequence[ImageSource], client: str = "") -> Items:
-        """The images of one prompt of a client, each that is named several times once.
+        """Read the images of a client's prompt, each distinct source once.
 
-        Raises BadImage, which says which one it is about, and ImagesBusy.
+        Raises BadImage, which names the image, and ImagesBusy.
         """
         self.check_number(len(sources))
         found: dict[ImageSource, ImageItem] = {}
@@ -79,18 +130,18 @@ class ImageReader:
         return found
 
     def check_number(self, count: int) -> None:
-        """Raises BadImage for more images than a prompt may have."""
+        """Raise BadImage for more images than a prompt may have."""
         if count > (most := self._options.most):
             limit = f"a prompt may have {most} images (--limit-mm-per-prompt)"
             raise BadImage(f"{limit}; got {count}")
 
     async def as_data(self, source: ImageSource) -> str:
-        """A URL that has the image in it; raises BadImage and ImagesBusy."""
+        """Return an image as a data URL; raises BadImage and ImagesBusy."""
         data = await self._loader.load(source)
         return await self._run(partial(data_url, data))
 
     async def _read(self, source: ImageSource, client: str) -> tuple[ImageItem, int]:
-        """The image, and the pixels that were decoded for it: none where it is in memory."""
+        """Return an image and the number of pixels decoded for it, 0 if it was in memory."""
         data = await self._loader.load(source)
         config = self._low if source.detail == "low" else self._config
         exif, background = self._options.exif, self._options.background

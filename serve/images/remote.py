@@ -1,7 +1,7 @@
-"""Fetches images over HTTP for clients, from named hosts at public addresses alone.
+"""Fetch images over HTTP for clients, only from named hosts at public addresses.
 
-The names of a host are looked up here and its addresses checked; the connection then goes to the
-address that was checked, so that no second answer of a name server can lead it elsewhere.
+The host's name is resolved and its addresses are checked here. The connection then uses the checked
+address, so that a second DNS answer cannot redirect it.
 """
 
 import asyncio
@@ -10,31 +10,76 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakValueDictionary
 
 import httpcore2 as http
 
-from serve.images.addresses import is_public
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import ANY_HOST
 
+GLOBAL_UNICAST = ip_network("2000::/3")
+CARRIERS = tuple(map(ip_network, ("::ffff:0:0/96", "64:ff9b::/96")))
+"""IPv4-mapped and translated (RFC 6052) addresses, which end with an IPv4 address."""
+SIX_TO_FOUR = ip_network("2002::/16")
+ISATAP = (0x00005EFE, 0x02005EFE)
+"""Prefixes of an IPv4 address at the end of an IPv6 address of any network (RFC 5214)."""
+SPECIAL = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+            *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+            *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+            *("168.63.129.16/32", "2001::/23", "2001:db8::/32", "3fff::/20"),
+        ),
+    )
+)
+"""IANA's special-purpose blocks of IPv4 and of IPv6's global unicast, and Azure's host."""
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address in any notation is on the public internet.
+
+    An IPv6 address is public if it is global unicast or represents an IPv4 address, and every IPv4
+    address in it is public.
+    """
+    ip = ip_address(address.partition("%")[0])
+    if any(ip in block for block in SPECIAL):
+        return False
+    if isinstance(ip, IPv4Address):
+        return True
+    carries = any(ip in block for block in CARRIERS)
+    return (carries or ip in GLOBAL_UNICAST) and all(map(is_public, _within(ip, carries)))
+
+
+def _within(ip: IPv6Address, carries: bool) -> list[str]:
+    """Return the IPv4 addresses in an IPv6 address."""
+    number, found = int(ip), []
+    if carries or (number >> 32) & 0xFFFFFFFF in ISATAP:
+        found.append(number & 0xFFFFFFFF)
+    if ip in SIX_TO_FOUR:
+        found.append((number >> 80) & 0xFFFFFFFF)
+    return [str(IPv4Address(part)) for part in found]
+
+
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Does blocking work in a thread."""
+"""A function that does blocking work in a thread."""
 FETCH_S = 5.0
-"""For all of a fetch, as vLLM has it."""
+"""Timeout of a whole fetch, as in vLLM."""
 WAIT_S = 10.0
-"""For its turn."""
+"""Timeout of waiting for a turn."""
 FETCHES, OF_ONE_HOST = 8, 2
-"""At a time, for all requests, and from one host, so that a slow one leaves the rest to others."""
+"""Concurrent fetches in total and from one host, so that a slow host does not block others."""
 NO_URL = "its URL must be http(s)://HOST/PATH, without a user's name"
 PORTS = {"http": 80, "https": 443}
 HEADERS = [(b"Accept", b"image/*"), (b"Accept-Encoding", b"identity"), (b"User-Agent", b"eagle3")]
 
 
 class Fetcher:
-    """Fetches from the hosts of `domains`. allowed: which addresses may be connected to."""
+    """An HTTP client for the hosts of `domains`; `allowed` decides to which addresses."""
 
     def __init__(
         self,
@@ -50,8 +95,7 @@ class Fetcher:
         self._of_hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def fetch(self, url: str) -> bytes:
-        """What is at an http(s) URL. Raises BadImage for what may not be, or can't be fetched, and
-        ImagesBusy where it does not come to its turn."""
+        """Fetch an http(s) URL; BadImage for a forbidden or failing one, ImagesBusy for no turn."""
         parts = _split(url)
         if ANY_HOST not in self._domains and parts.hostname not in self._domains:
             raise BadImage(
@@ -63,7 +107,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _turn(self, host: str) -> AsyncIterator[None]:
-        """Waits for one of the host's turns, then for one of all, and holds both."""
+        """Wait for a turn of the host, then for one of all turns, and hold both."""
         of_host = self._of_hosts.setdefault(host, asyncio.Semaphore(OF_ONE_HOST))
         async with AsyncExitStack() as held:
             try:
@@ -117,7 +161,7 @@ class Fetcher:
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of a URL; what parsers could read in several ways is refused."""
+    """Split a URL; URLs that parsers could read differently are refused."""
     if not (url.isascii() and url.isprintable()) or set(url) & set(' \\"<>^`{|}'):
         raise BadImage("its URL has characters that must be escaped")
     try:
@@ -131,7 +175,7 @@ def _split(url: str) -> SplitResult:
 
 
 class _CheckedAddresses(http.AsyncNetworkBackend):
-    """Connects to addresses that are allowed, all that a name has."""
+    """Network backend that connects only if all addresses of a name are allowed."""
 
     def __init__(self, run: Run, allowed: Callable[[str], bool]) -> None:
         self._run, self._allowed = run, allowed
@@ -139,7 +183,7 @@ class _CheckedAddresses(http.AsyncNetworkBackend):
         self._lookups: dict[tuple[str, int], asyncio.Task[Any]] = {}
 
     async def connect_tcp(self, host: str, port: int, *given: Any, **options: Any) -> Any:
-        """A connection to the first of the host's addresses; BadImage where one is not allowed."""
+        """Connect to the first of the host's addresses; BadImage if one is not allowed."""
         try:
             found = [f"{entry[4][0]}" for entry in await self._look_up(host, port)]
         except (OSError, UnicodeError) as error:
@@ -149,8 +193,10 @@ class _CheckedAddresses(http.AsyncNetworkBackend):
         return await self._tcp.connect_tcp(found[0], port, *given, **options)
 
     async def _look_up(self, host: str, port: int) -> Any:
-        """What `getaddrinfo` returns. Nothing ends a lookup whose fetch was given up, so that all
-        fetches of a host wait for the one that is under way: a host keeps one thread at most."""
+        """Return the result of `getaddrinfo`, shared by all fetches of a host.
+
+        A lookup cannot be cancelled; by waiting for the running one, a host uses one thread.
+        """
         if (task := self._lookups.get((host, port))) is None:
             look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
             task = self._lookups[host, port] = asyncio.ensure_future(self._run(look_up))
@@ -160,4 +206,4 @@ class _CheckedAddresses(http.AsyncNetworkBackend):
     def _forget(self, looked_up: tuple[str, int], task: asyncio.Task[Any]) -> None:
         del self._lookups[looked_up]
         if not task.cancelled():
-            task.exception()  # Seen, also where every fetch was given up.
+            task.exception()  # Mark as retrieved, even if every fetch was given up.

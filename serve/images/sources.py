@@ -1,4 +1,4 @@
-"""The bytes of an image file, from where a request says it is."""
+"""Load the bytes of an image file from the source that a request names."""
 
 import os
 import stat
@@ -20,25 +20,25 @@ FORM = "its URL must be data:image/TYPE;base64,DATA"
 
 
 class ImageSource(NamedTuple):
-    """An image as a request names it. url: data, http(s) or file. detail: OpenAI's."""
+    """An image as a request names it: a data, http(s) or file URL, and OpenAI's `detail`."""
 
     url: str
     detail: Detail = "auto"
 
     @property
     def is_data(self) -> bool:
-        """Whether the request has the image itself."""
+        """True if the URL contains the image."""
         return self.url[: len(DATA)].lower() == DATA
 
 
 class Loader:
-    """Gets the bytes, in threads and within limits."""
+    """A loader of image files, in threads and within limits."""
 
     def __init__(self, options: ImageOptions, run: Run, fetcher: Fetcher) -> None:
         self._options, self._run, self._fetcher = options, run, fetcher
 
     async def load(self, source: ImageSource) -> bytes:
-        """The file; BadImage for one that may not be had, is too large or is none."""
+        """Load a file; BadImage if it is forbidden, too large or no image."""
         if source.is_data:
             return await self._run(partial(_decoded, source.url, self._options.max_bytes))
         scheme = source.url[: len("https:")].lower()
@@ -50,7 +50,7 @@ class Loader:
 
 
 def data_url(data: bytes) -> str:
-    """The URL that an image file is; BadImage for what is no image."""
+    """Return an image file as a data URL; BadImage if it is no image."""
     try:
         media_type = media_type_of(data)
     except ValueError as error:
@@ -59,7 +59,7 @@ def data_url(data: bytes) -> str:
 
 
 def _decoded(url: str, max_bytes: int) -> bytes:
-    """What a data URI holds."""
+    """Return the content of a data URI."""
     head, comma, body = url.partition(",")
     kind, *parameters = head[len(DATA) :].lower().split(";")
     if not comma or "base64" not in parameters:
@@ -75,8 +75,7 @@ def _decoded(url: str, max_bytes: int) -> bytes:
 
 
 def _read_file(url: str, options: ImageOptions) -> bytes:
-    """A file in the directory that is open to clients. Of one elsewhere nothing is told, not even
-    whether it is there."""
+    """Read a file in the clients' directory; errors do not reveal files elsewhere."""
     if options.local_path is None:
         raise BadImage("files of the server are not read (--allowed-local-media-path)")
     refused = BadImage("its file:// URL names no file that may be read")
@@ -91,7 +90,7 @@ def _read_file(url: str, options: ImageOptions) -> bytes:
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:
-    """Of a plain file: a pipe would be waited for."""
+    """Read a regular file; reading a pipe could block."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadImage("its file:// URL names no file that may be read")

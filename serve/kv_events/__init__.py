@@ -1,1 +1,1 @@
-"""Changes of the prefix index, told to routers as vLLM tells them."""
+"""Publish changes of the prefix index to routers in vLLM's format."""

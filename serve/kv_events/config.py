@@ -1,4 +1,4 @@
-"""Where KV events go: --kv-events-config, in vLLM's fields."""
+"""Parse --kv-events-config, which has vLLM's fields."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,13 +17,13 @@ EVERYWHERE = ("*", "0.0.0.0")
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Events are published at `endpoint` under `topic`, and the last `buffer_steps` batches are
-    told again to who asks at `replay_endpoint`.
+    """Publication of KV events: under `topic` at `endpoint`.
 
-    hwm: batches that wait for one subscriber before it misses some. max_queue_size: batches that
-    wait for the publisher's thread. lookahead_token_ids: whether events have them, which readers
-    made for vLLM before 0.33 may refuse; a field of ours. int_hashes: keys as 64-bit numbers, else
-    as their bytes.
+    The last `buffer_steps` batches are sent again on request at `replay_endpoint`. `hwm` limits the
+    batches that wait for a subscriber before it misses some, `max_queue_size` those that wait for
+    the publisher's thread. `lookahead_token_ids`, our own field, adds these tokens to events;
+    readers for vLLM before 0.33 may refuse it. `int_hashes` encodes keys as 64-bit numbers instead
+    of bytes.
     """
 
     endpoint: str = "tcp://127.0.0.1:5557"
@@ -37,22 +37,22 @@ class KVEventsConfig:
 
     @property
     def listens(self) -> bool:
-        """Whether subscribers connect to the endpoint; else it is theirs, and this end connects.
+        """True if subscribers connect to the endpoint; otherwise the publisher connects to theirs.
 
-        As vLLM's publisher does, which connects to loopback addresses too.
+        vLLM's publisher decides in the same way. It also connects to loopback addresses.
         """
         host = _host(self.endpoint)
         return host in (*LOOPBACK, *EVERYWHERE) or "::" in host
 
     @property
     def exposed(self) -> bool:
-        """Whether other machines can connect, and read what is published."""
+        """True if other machines can connect and read what is published."""
         listening = [self.replay_endpoint or "", self.endpoint if self.listens else ""]
         return any(_host(endpoint) not in LOOPBACK for endpoint in filter(None, listening))
 
 
 def _host(endpoint: str) -> str:
-    """Of endpoints within the machine, one on it."""
+    """Return the endpoint's host, a loopback address for endpoints within the machine."""
     tcp = endpoint.startswith("tcp://")
     return endpoint.removeprefix("tcp://").rpartition(":")[0] if tcp else LOOPBACK[0]
 
@@ -60,7 +60,7 @@ def _host(endpoint: str) -> str:
 def read_kv_events_config(
     text: str | None, environment: Mapping[str, str]
 ) -> KVEventsConfig | None:
-    """None where nothing is to be published. Raises ValueError, naming flag and field."""
+    """Parse the configuration, None if events are off; ValueError names flag and field."""
     if text is None:
         return None
     fields = _read_json(text)
@@ -80,7 +80,7 @@ def read_kv_events_config(
 
 
 def _read_json(text: str) -> dict[str, Any]:
-    """The fields that are given, each of the right kind."""
+    """Return the given fields after checking their types."""
     try:
         fields = parse_value(text)
     except ValueError as error:
@@ -114,4 +114,4 @@ FIELDS: Mapping[str, tuple[type, str]] = {
     "topic": (str, "a text"),
     "lookahead_token_ids": (bool, "true or false"),
 }
-"""Of the flag, with what their values must be; all but the last are vLLM's."""
+"""Fields of the flag -> type and description of their values; all but the last are vLLM's."""

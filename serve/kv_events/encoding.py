@@ -1,8 +1,8 @@
-"""Events in the bytes that vLLM 0.33 sends: msgpack, a batch as an array, an event as a tagged map.
+"""Encode events as vLLM 0.33: msgpack, a batch as an array, an event as a tagged map.
 
-Fields and their order are those of vllm.distributed.kv_events, to the byte. Fields of type None are
-of what is not here: adapters, several kinds of attention, stores of others, sessions. They are null
-where vLLM sends null, and left out where it leaves them out.
+Fields and their order equal those of vllm.distributed.kv_events, to the byte. Fields of type None
+are for features that this engine lacks: adapters, several kinds of attention, other stores,
+sessions. They are null or omitted as in vLLM.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,18 @@ import msgspec
 from eagle3_jax.engine.kv.events import AllCleared, ImageInPage, KVEvent, PagesRemoved, PagesStored
 
 DATA_PARALLEL_RANK = 0
-"""A replica is a server of its own here."""
+"""Always 0: events name no replica."""
 GROUP = 0
-"""Target and draft share pages: there is one group of layers."""
+"""The only group of layers: target and draft share pages."""
 INT_BYTES = 8
 Hash = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
-    """extra_keys: for each block what its hash covers besides tokens, here images, as ("mm", the
-    digest in hex, where it begins), and a cache_salt."""
+    """An event of stored pages; `extra_keys` has all else that each block's hash covers.
+
+    That is, images as ("mm", digest in hex, offset), and a cache_salt.
+    """
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
@@ -42,7 +44,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
-    """Hashes that are gone from a medium."""
+    """An event of hashes that were removed from a medium."""
 
     block_hashes: list[Hash]
     medium: str
@@ -52,11 +54,11 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
-    """Everything is gone."""
+    """An event of the removal of all pages."""
 
 
 class EventBatch(msgspec.Struct, array_like=True):
-    """What one engine step changed; ts in seconds since 1970."""
+    """Changes of one engine step; `ts` is in seconds since 1970."""
 
     ts: float
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
@@ -64,8 +66,10 @@ class EventBatch(msgspec.Struct, array_like=True):
 
 
 class EventEncoder:
-    """Encodes batches; int_hashes: keys as the numbers of their last 8 bytes, else whole.
-    lookahead: with the tokens after each page; some readers take no event that has them."""
+    """An encoder of batches; `int_hashes` for keys as the numbers of their last 8 bytes.
+
+    `lookahead` adds the token after each page; some readers refuse such events.
+    """
 
     def __init__(self, *, int_hashes: bool = True, lookahead: bool = True) -> None:
         self._int_hashes = int_hashes
@@ -73,7 +77,7 @@ class EventEncoder:
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, seconds: float, events: Sequence[KVEvent]) -> bytes:
-        """One batch, written at `seconds` since 1970."""
+        """Encode one batch, written at `seconds` since 1970."""
         wired = [self._wired(event) for event in events]
         return self._encoder.encode(EventBatch(seconds, wired, DATA_PARALLEL_RANK))
 
@@ -89,7 +93,7 @@ class EventEncoder:
     def _stored(self, event: PagesStored) -> BlockStored:
         covered = [_images(page) for page in event.images] or [()] * len(event.keys)
         if event.salt and event.parent_key is None:
-            # A lone surrogate has no bytes in UTF-8; JSON can hold one all the same.
+            # UTF-8 cannot encode a lone surrogate, which JSON can hold.
             salt = event.salt.encode("utf-8", "backslashreplace").decode("utf-8")
             covered[0] = (*covered[0], salt)
         extra = [keys or None for keys in covered]

@@ -1,8 +1,8 @@
-"""Sends an engine's KV events to subscribers over ZeroMQ, from a thread of its own.
+"""Send an engine's KV events to subscribers over ZeroMQ, from a separate thread.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian, from 0) and a batch. A
-request for a replay is the first number wanted; its answers have the same frames, and the last one
-the number -1 and no batch. Both as vLLM 0.33 has them.
+replay request is the first wanted number. Its answers have the same frames; the last one has number
+-1 and no batch. Both formats are those of vLLM 0.33.
 """
 
 import queue
@@ -18,14 +18,14 @@ from serve.kv_events.encoding import EventEncoder
 from serve.kv_events.replays import LONGEST_REQUEST, NUMBER_BYTES, KeptBatches, Replays
 
 LOOK_S, TURN_S = 0.05, 0.002
-"""How often the thread looks for requests of a replay, and goes on with one, when nothing is
-published."""
+"""Intervals at which the thread checks for replay requests, and continues a replay, without
+events."""
 CLOSE_S = 2.0
 LINGER_MS = 200
 
 
 class _Batch(NamedTuple):
-    """What one step changed, and when."""
+    """The changes of one step, and their time."""
 
     number: int
     seconds: float
@@ -33,15 +33,15 @@ class _Batch(NamedTuple):
 
 
 class KVEventPublisher:
-    """Takes what is written to `log` between two steps of an engine, and publishes it.
+    """A publisher of the events that an engine writes to `log`; a context manager.
 
-    A context, which ends the thread. No call waits for the thread or for a subscriber: batches that
-    find the queue full are dropped, and their numbers are missing. published: events sent so far;
-    dropped: batches that were not.
+    Leaving the context ends its thread. No call waits for the thread or a subscriber. If the queue
+    is full, a batch is dropped and its number is missing. `published` counts sent events, `dropped`
+    lost batches.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:
-        """Raises ValueError for endpoints that can't be used."""
+        """Open the sockets and start the thread; ValueError for unusable endpoints."""
         self.log = KVEventLog()
         self.published = self.dropped = 0
         self._next_number = 0
@@ -73,7 +73,7 @@ class KVEventPublisher:
             )
 
     def __str__(self) -> str:
-        """Where it publishes."""
+        """Return a line with the endpoints."""
         replay = self.replay_endpoint
         return f"KV events: {self.endpoint}" + (f", replay {replay}" if replay else "")
 
@@ -81,14 +81,14 @@ class KVEventPublisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sends what waits, and closes the sockets."""
+        """Send waiting batches, and close the sockets."""
         self._closing.set()
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
             self._context.destroy(linger=LINGER_MS)
 
     def publish(self) -> None:
-        """Publishes what the log holds; for the engine's thread, between two steps."""
+        """Publish the content of the log; for the engine's thread, between two steps."""
         events = self.log.take()
         if not events:
             return
@@ -115,13 +115,13 @@ class KVEventPublisher:
         payload = self._encoder.encode(batch.seconds, batch.events)
         self._publish.send_multipart((self._topic, number, payload))
         if self._kept.add(batch.number, payload):
-            # A subscriber that does not read costs no more bytes than the batches kept here.
+            # So a subscriber that does not read queues no more bytes than the batches here.
             self._publish.set_hwm(min(self._hwm, len(self._kept)))
         self.published += len(batch.events)
 
 
 def _attach(socket: zmq.Socket[bytes], endpoint: str, name: str, *, listen: bool) -> str:
-    """The endpoint, with the port that it got."""
+    """Bind or connect the socket; return the endpoint with its actual port."""
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
     socket.setsockopt(zmq.MAXMSGSIZE, LONGEST_REQUEST)
     try:

@@ -1,4 +1,4 @@
-"""The last batches that were published, and the clients that ask for them again."""
+"""Keep the last published batches, and replay them to clients."""
 
 import time
 from collections import OrderedDict
@@ -11,25 +11,24 @@ NUMBER_BYTES = 8
 END = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
 KEPT_BYTES = 2**26
 MOST_REPLAYS = 16
-"""Replays under way; further requests wait in the socket."""
+"""Maximum number of concurrent replays; further requests wait in the socket."""
 UNREAD_BATCHES = 16
-"""Batches that wait in the process for one client that does not read."""
+"""Batches in process memory for one client that does not read."""
 STALLED_S = 10.0
-"""A client that takes no batch for so long gets no more of its replay."""
+"""A replay ends if its client takes no batch for this time."""
 LONGEST_REQUEST = 1024
-"""Bytes of a frame that a client may send."""
+"""Maximum bytes of a client's frame."""
 
 
 class KeptBatches:
-    """The last batches by their numbers: at most `steps`, and at most KEPT_BYTES but for the last
-    one."""
+    """The last batches by number: at most `steps`, and at most KEPT_BYTES or one batch."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._bytes = steps, 0
         self._batches: OrderedDict[int, bytes] = OrderedDict()
 
     def add(self, number: int, payload: bytes) -> bool:
-        """Keeps a batch. Returns whether another one went because of KEPT_BYTES."""
+        """Store a batch; return True if KEPT_BYTES was exceeded."""
         self._batches[number] = payload
         self._bytes += len(payload)
         full = self._bytes > KEPT_BYTES
@@ -43,11 +42,11 @@ class KeptBatches:
 
     @property
     def last(self) -> int:
-        """The number of the last batch, -1 where there is none."""
+        """Number of the last batch, -1 if there is none."""
         return next(reversed(self._batches), -1)
 
     def first_from(self, number: int) -> tuple[int, bytes] | None:
-        """The first batch that has this number or a later one."""
+        """Return the first batch with this number or a later one."""
         oldest = next(iter(self._batches), 0)
         numbers = range(max(number, oldest), self.last + 1)
         found = next((n for n in numbers if n in self._batches), None)
@@ -56,7 +55,7 @@ class KeptBatches:
 
 @dataclass
 class _Replay:
-    """next, last: numbers of the batches to send. until: when the client counts as stalled."""
+    """A replay: `next` and `last` batch to send, and the time when the client counts as stalled."""
 
     next: int
     last: int
@@ -64,8 +63,10 @@ class _Replay:
 
 
 class Replays:
-    """Answers requests for batches. No call waits for a client: a turn sends each what its socket
-    takes, and a replay whose client does not read ends. A client's new request replaces its old."""
+    """A server of replays that never waits: a turn sends clients what their sockets accept.
+
+    A replay ends if its client does not read; a client's new request replaces its old one.
+    """
 
     def __init__(
         self,
@@ -77,17 +78,17 @@ class Replays:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.SNDHWM, UNREAD_BATCHES)
         self.socket.setsockopt(zmq.RCVHWM, MOST_REPLAYS)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # Else what finds no room is dropped.
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # Else ZeroMQ drops them.
         self._topic, self._kept, self._clock = topic, kept, clock
         self._under_way: dict[bytes, _Replay] = {}
 
     @property
     def is_busy(self) -> bool:
-        """Whether a replay is under way."""
+        """True while a replay is running."""
         return bool(self._under_way)
 
     def take_turn(self) -> None:
-        """Takes requests, and sends each client as many batches as there is room for."""
+        """Accept requests, and send each client as many batches as fit."""
         while len(self._under_way) < MOST_REPLAYS and self.socket.poll(0):
             frames = self.socket.recv_multipart()
             if len(frames) == 3 and len(frames[-1]) == NUMBER_BYTES:
@@ -98,7 +99,7 @@ class Replays:
                 del self._under_way[asker]
 
     def _advance(self, asker: bytes, replay: _Replay) -> bool:
-        """Returns whether the replay has ended."""
+        """Send batches; return True if the replay has ended."""
         try:
             for _ in range(UNREAD_BATCHES):
                 found = self._kept.first_from(replay.next)
@@ -115,5 +116,5 @@ class Replays:
         return False
 
     def _send(self, asker: bytes, *frames: bytes) -> None:
-        # Without copies, so that a batch is in memory once, however many clients don't read it.
+        # Without copies, so that a batch is in memory once for all clients that do not read.
         self.socket.send_multipart((asker, b"", *frames), zmq.NOBLOCK, copy=False)

@@ -1,4 +1,4 @@
-"""Starts to publish, where that was asked for; without it nothing of ZeroMQ is imported."""
+"""Start publishing if it is configured; otherwise ZeroMQ is not imported."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +16,7 @@ EXPOSED = "; whoever can connect reads prompts there"
 def publishing(
     config: KVEventsConfig | None, say: Callable[[str], object]
 ) -> "Iterator[KVEventPublisher | None]":
-    """A publisher for the time of the block, and a line of where; ValueError for endpoints that
-    can't be used."""
+    """Publish during the block and report the endpoints; ValueError for unusable ones."""
     if config is None:
         yield None
         return

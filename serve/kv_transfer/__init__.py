@@ -1,1 +1,1 @@
-"""Prompts' pages from the server that ran them to the one that goes on with them."""
+"""Transfer prompts' pages from the server that prefilled them to the server that decodes."""

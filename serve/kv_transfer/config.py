@@ -1,4 +1,4 @@
-"""The part of a server in prefill and decode apart: --kv-role, or vLLM's --kv-transfer-config."""
+"""Configure a server's role in disaggregated serving: --kv-role or vLLM's --kv-transfer-config."""
 
 import re
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ ROLE_FLAG, CONFIG_FLAG = "--kv-role", "--kv-transfer-config"
 KEY_FLAG = "--kv-transfer-key-file"
 DEFAULT_PORT, LAST_PORT = 14579, 65535
 PULL_S = 30.0
-"""For one prompt's pages, unless the configuration says otherwise."""
+"""Default timeout of a pull, for one prompt's pages."""
 CONNECTOR = "Eagle3JaxConnector"
 GIB = 2**30
 DEFAULT_BYTES = 4 * GIB
-"""Host memory where --kv-offloading-size isn't given: pages go through it."""
+"""Default size of the host memory through which pages are transferred."""
 KVRole = Literal["producer", "consumer", "both"]
 ROLES: tuple[KVRole, ...] = get_args(KVRole)
 
 
 @dataclass(frozen=True)
 class KVTransferConfig:
-    """role: producers keep prompts' pages for others, consumers fetch them. host, port: where a
-    producer hands pages out, and what it tells consumers; port 0 is any free one. expiry_s: how
-    long pages that nobody fetches are kept, from the answer on. producers: addresses whose pages a
-    consumer takes: whoever sends them could send anything, to all who share the prefix. pull_s: how
-    long one prompt's pages may take. shared_key: what both ends of a transfer must have.
+    """A server's role in transfers: producers keep prompts' pages, consumers fetch them.
 
-    Raises ValueError for an address beyond this machine without a shared key.
+    A producer serves pages at `host` and `port` (0: any free port), which it also sends to
+    consumers. It keeps unfetched pages for `expiry_s` from the answer. A consumer accepts pages
+    from `producers` only, because false pages would affect all requests with the same prefix;
+    `pull_s` limits the time for a prompt's pages. Both ends need `shared_key`; without it,
+    addresses beyond this machine raise ValueError.
     """
 
     role: KVRole
@@ -53,19 +53,19 @@ class KVTransferConfig:
 
     @property
     def produces(self) -> bool:
-        """Whether it keeps pages for others."""
+        """True if the server keeps pages for other servers."""
         return self.role != "consumer"
 
     @property
     def consumes(self) -> bool:
-        """Whether it fetches pages."""
+        """True if the server fetches pages."""
         return self.role != "producer"
 
 
 def read_kv_transfer_config(
     role: str | None, text: str | None, shared_key: bytes = b""
 ) -> KVTransferConfig | None:
-    """None where nothing is transferred. Raises ValueError, naming flag and field."""
+    """Parse the flags, None without transfers; ValueError names flag and field."""
     if text is None:
         if role is not None:
             return KVTransferConfig(_role(role, ROLE_FLAG), shared_key=shared_key)
@@ -93,8 +93,7 @@ def read_kv_transfer_config(
 
 
 def as_address(host: str, port: int) -> tuple[str, int]:
-    """An address in the form in which two of them compare: numbers of a host in their usual text,
-    names in small letters."""
+    """Normalise an address for comparison: IP addresses in canonical text, names in lower case."""
     host = host.removeprefix("[").removesuffix("]")
     try:
         return str(ip_address(host)), port
@@ -103,7 +102,7 @@ def as_address(host: str, port: int) -> tuple[str, int]:
 
 
 def _read_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What is ours in kv_connector_extra_config."""
+    """Return our fields of kv_connector_extra_config."""
     given: dict[str, Any] = {}
     if unknown := sorted(extra.keys() - EXTRA):
         raise ValueError(
@@ -172,4 +171,4 @@ FIELDS: Mapping[str, type] = {
     "kv_port": int,
     "kv_connector_extra_config": dict,
 }
-"""vLLM's, as far as they mean something here."""
+"""vLLM's fields that have a meaning here."""

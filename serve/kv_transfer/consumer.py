@@ -1,4 +1,4 @@
-"""Pulls the pages that another server keeps for one request into the host's memory."""
+"""Pull the pages that another server keeps for one request into host memory."""
 
 import logging
 import queue
@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes, Place
-from serve.kv_transfer.breaker import Breaker
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.sparse_log import SparseLog
 from serve.kv_transfer.wire import (
@@ -22,13 +21,53 @@ from serve.kv_transfer.wire import (
     TransferError,
 )
 
+MOST_PULLS = 16
+"""Concurrent pulls from one producer. Further requests prefill here; none is queued."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+
+
+class Breaker:
+    """Circuit breaker for pulls from one producer; thread-safe.
+
+    After a failed pull none may begin during a pause, which doubles with each failure. After the
+    pause one pull at a time may begin until one succeeds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._under_way = self._failures = 0
+        self._paused_until = -float("inf")
+
+    def enter(self) -> bool:
+        """Begin a pull, which must call `leave`; return False if none may begin now."""
+        with self._lock:
+            most = 1 if self._failures else MOST_PULLS
+            if self._under_way >= most or self._clock() < self._paused_until:
+                return False
+            self._under_way += 1
+            return True
+
+    def leave(self, *, failed: bool) -> None:
+        """End a pull. Failures during the pause, of pulls begun before it, count as one."""
+        with self._lock:
+            self._under_way -= 1
+            now = self._clock()
+            if not failed:
+                self._failures, self._paused_until = 0, now
+            elif now >= self._paused_until:
+                pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+                self._failures, self._paused_until = self._failures + 1, now + pause
+
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RemotePrompt:
-    """What a producer keeps: so many pages of a prompt, from its first on, of which the last has
-    this key, which stands for all tokens before it too. A client states all of it."""
+    """A producer's first `pages` pages of a prompt, as a client states them.
+
+    `last_key` is the last page's key, which covers all tokens before it.
+    """
 
     host: str
     port: int
@@ -38,13 +77,13 @@ class RemotePrompt:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the producer."""
+        """Address of the producer."""
         return self.host, self.port
 
 
 @dataclass
 class PullCounts:
-    """What has come: pages, their bytes, and pages that failed."""
+    """Received pages, their bytes, and failed pages."""
 
     pages: int = 0
     bytes: int = 0
@@ -52,8 +91,7 @@ class PullCounts:
 
 
 class Puller:
-    """Runs the pulls of all requests of a server, each in a thread of its own, as many as the
-    producer's breaker lets begin. A pull has `pull_s` seconds for everything."""
+    """A server's pulls, in a thread each, within breakers' limits and `pull_s` seconds."""
 
     def __init__(
         self,
@@ -70,8 +108,10 @@ class Puller:
         self._breakers: dict[tuple[str, int], Breaker] = {}
 
     def begin(self, producer: tuple[str, int], pull: Callable[[], bool]) -> bool:
-        """Begins a pull, which returns whether the producer worked. False: it may not begin now.
-        No pull is waited for when the server ends."""
+        """Start `pull`, which returns whether the producer worked; return False if it must wait.
+
+        Its daemon thread does not delay the server's exit.
+        """
         breaker = self._breakers.setdefault(producer, Breaker(self.clock))
         if not breaker.enter():
             return False
@@ -81,13 +121,13 @@ class Puller:
 
         try:
             threading.Thread(target=run, name="kv-pull", daemon=True).start()
-        except RuntimeError:  # The system has no thread left.
+        except RuntimeError:  # The system has no threads left.
             breaker.leave(failed=True)
             return False
         return True
 
     def source(self, prompt: RemotePrompt) -> "RemotePages":
-        """The pages of one request."""
+        """Return the pages of one request."""
         return RemotePages(prompt, self)
 
 
@@ -103,8 +143,10 @@ class RemotePages:
     _asked: bool = False
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """All of the producer's or none. `keys` are of this server's own prompt; what the client
-        states is only compared with them, which saves a pull where it is of another prompt."""
+        """Return the producer's number of pages if they match this prompt's `keys`, else 0.
+
+        The client's statement is only compared with `keys`, to avoid a useless pull.
+        """
         count = self.prompt.pages
         if not count or len(keys) < count or keys[count - 1] != self.prompt.last_key:
             if count:
@@ -114,19 +156,19 @@ class RemotePages:
         return count
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
-        """Begins to fill these slots."""
+        """Start filling these slots."""
         self._asked = True
         self._begin(deque(pages))
 
     def done(self) -> list[tuple[int, bool]]:
-        """Slots that are filled, or will not be."""
+        """Return slots that were filled or have failed."""
         ended: list[tuple[int, bool]] = []
         while not self._ended.empty():
             ended.append(self._ended.get())
         return ended
 
     def finish(self) -> None:
-        """The request needs nothing more: the producer may let go of what was not asked for."""
+        """Tell the producer to release its pages, unless they were requested."""
         if not self._asked:
             self._asked = True
             self._begin(deque())
@@ -137,8 +179,7 @@ class RemotePages:
             self._give_up(left)
 
     def _pull(self, left: deque[KeyedSlot], deadline: float) -> bool:
-        """Fills the slots that are left, as far as pages come; whether the producer worked. A
-        client can have a producer refuse, but not fail."""
+        """Fill slots; return False if the producer failed, which no client can provoke."""
         puller, address = self.puller, self.prompt.address
         hello_s = min(HELLO_S, puller.pull_s)
         try:
@@ -164,8 +205,7 @@ class RemotePages:
             self._ended.put((left.popleft().slot, False))
 
     def _exchange(self, peer: Connection, left: deque[KeyedSlot]) -> None:
-        """Takes from `left` the slots that are filled. Nothing is stored under a key but the page
-        that the producer states to be of that key."""
+        """Receive pages, and remove filled slots from `left`; check each page's stated key."""
         store, counts = self.puller.pages, self.puller.counts
         peer.send_json(
             {

@@ -1,4 +1,4 @@
-"""Sends the pages that an engine keeps for other servers, and says when they may be released."""
+"""Send pages that an engine keeps to other servers, and decide when they may be released."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from eagle3_jax.engine.kv.tiers.exports import Export
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.sparse_log import SparseLog
 from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferError, hello
@@ -18,14 +18,16 @@ from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferErr
 logger = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64
 READY_S = 10.0
-"""How long a consumer waits for pages that are still being saved."""
+"""Time that a consumer waits for pages that are still being saved."""
 LOOK_S = 0.2
 
 
 class PageServer:
-    """Listens until it is closed. release: called once for each name that needs to be kept no more:
-    acknowledged, or `expiry_s` after it was announced; from any thread. shared_key: what a peer
-    must have to be sent pages. pull_s: for everything on one connection."""
+    """A server that sends kept pages, until it is closed, to peers that have `shared_key`.
+
+    `release` is called once per name, from any thread, when its pages are acknowledged or
+    `expiry_s` after the answer. `pull_s` limits one connection.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class PageServer:
         pull_s: float = PULL_S,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Raises OSError for an address that can't be had."""
+        """Start listening; OSError for an unavailable address."""
         self.fingerprint, self._pages = fingerprint, pages
         self._expiry_s, self._release = expiry_s, release
         self._shared_key, self._pull_s, self._clock = shared_key, pull_s, clock
@@ -60,23 +62,23 @@ class PageServer:
             thread.start()
 
     def announce(self, name: str) -> None:
-        """Somebody will be told this name: who asks waits for its pages."""
+        """Register a name before a client receives it; consumers wait for its pages."""
         with self._changed:
             self._deadlines[name] = math.inf
 
     def start_clock(self, name: str) -> None:
-        """The answer that has the name goes out."""
+        """Start a name's expiry when the answer that states it is sent."""
         with self._changed:
             if name in self._deadlines:
                 self._deadlines[name] = self._clock() + self._expiry_s
 
     def forget_unanswered(self, name: str) -> None:
-        """Ends the keeping of a name that no answer has."""
+        """Release a name that no answer has stated."""
         if self._deadlines.get(name) == math.inf:
             self.forget(name)
 
     def offer(self, export: Export) -> None:
-        """The pages of a name can be read; nobody knows the name any more: they go again."""
+        """Make a name's pages readable, or release them if the name is no longer kept."""
         with self._changed:
             if known := export.name in self._deadlines:
                 self._ready[export.name] = export.pages
@@ -86,18 +88,18 @@ class PageServer:
 
     @property
     def num_kept(self) -> int:
-        """Names announced and not released."""
+        """Number of names announced and not released."""
         return len(self._deadlines)
 
     def close(self) -> None:
-        """Takes no more connections."""
+        """Stop accepting connections."""
         self._closing.set()
         for thread in self._threads:
             thread.join(2 * LOOK_S)
         self._listener.close()
 
     def forget(self, name: str, *, acknowledged: bool = False) -> None:
-        """Ends the keeping of a name, unless it has ended."""
+        """Release a name, unless it was released before."""
         with self._changed:
             known = self._deadlines.pop(name, None) is not None
             self._ready.pop(name, None)
@@ -107,7 +109,7 @@ class PageServer:
             self._release(name)
 
     def _listen(self) -> None:
-        """Accepts connections; goes on after a lack of descriptors or threads, which passes."""
+        """Accept connections; a temporary lack of descriptors or threads does not end the loop."""
         while not self._closing.is_set():
             try:
                 self._begin(*self._listener.accept())
@@ -118,7 +120,7 @@ class PageServer:
                 self._closing.wait(LOOK_S)
 
     def _begin(self, peer: socket.socket, address: Any) -> None:
-        """Serves a connection in a thread of its own."""
+        """Serve a connection in a new thread."""
         if not self._places.acquire(blocking=False):
             with peer, suppress(OSError):
                 peer.sendall(hello(BUSY))
@@ -174,7 +176,7 @@ class PageServer:
         peer.send_json({"page_bytes": self._pages.page_bytes})
         for key, slot in chosen:
             page = self._pages.bytes_of(slot)
-            # Asked behind the reading: the slot was the name's all the while, no other page's.
+            # Checked after reading: the slot belonged to this name during the whole read.
             if self._ready.get(name) is not kept:
                 raise TransferError("the pages were released")
             peer.send_json({"key": key.hex()})
@@ -184,7 +186,7 @@ class PageServer:
             self.forget(name, acknowledged=True)
 
     def _kept(self, name: str) -> list[KeyedSlot] | None:
-        """The pages of a name, once they are saved; None where it is not kept."""
+        """Wait until a name's pages are saved; return None if it is not kept."""
         with self._changed:
             self._changed.wait_for(
                 lambda: name in self._ready or name not in self._deadlines, READY_S
@@ -193,8 +195,10 @@ class PageServer:
 
 
 def _chosen(kept: list[KeyedSlot], asked: dict[str, Any]) -> list[KeyedSlot] | None:
-    """The pages that a consumer asks for by number; None unless all are there and it knows the
-    prompt: the last key stands for every token and image of it, and for its salt."""
+    """Return the requested pages; None if one is missing or the last key differs.
+
+    The last key covers every token and image of the prompt, and its salt.
+    """
     wanted = asked.get("pages")
     if not isinstance(wanted, list) or asked.get("last_key") != kept[-1].key.hex():
         return None

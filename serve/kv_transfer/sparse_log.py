@@ -1,4 +1,4 @@
-"""Warnings that a peer can cause as often as it likes, logged at a bounded rate."""
+"""Limit the rate of warnings that a peer can cause."""
 
 import logging
 
@@ -8,14 +8,14 @@ LOG_S = 10.0
 
 
 class SparseLog:
-    """Logs one warning in LOG_S seconds, with the number of those that were left out."""
+    """A log of one warning per LOG_S seconds, with the number of suppressed warnings."""
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger, self._clock = logger, clock
         self._next, self._left_out = -float("inf"), 0
 
     def warn(self, text: str, *arguments: object) -> None:
-        """Logs the warning, or counts it."""
+        """Log the warning, or count it."""
         if (now := self._clock()) < self._next:
             self._left_out += 1
             return

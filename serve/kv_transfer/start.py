@@ -1,4 +1,4 @@
-"""Starts a server's part in transfers, where it has one."""
+"""Start a server's transfers, if it has a role."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,7 @@ from serve.kv_transfer.transfers import Transfers
 def start_transfers(
     engine: Engine, config: KVTransferConfig | None, say: Callable[[str], object]
 ) -> Transfers | None:
-    """Both ends of the role, and a line of where and through how much memory; OSError for an
-    address that can't be had."""
+    """Start both ends of the role and report addresses and memory; OSError if unavailable."""
     if config is None:
         return None
     transfers = Transfers(engine, config)
@@ -25,7 +24,7 @@ def start_transfers(
 
 
 def one_after_the_other(*calls: Callable[[], object] | None) -> Callable[[], None]:
-    """Makes those of the calls that there are."""
+    """Return a function that makes all calls that are not None."""
     there = [call for call in calls if call is not None]
 
     def make() -> None:

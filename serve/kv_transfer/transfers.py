@@ -1,4 +1,4 @@
-"""A server's transfers: what requests get of them, and what their answers say."""
+"""Attach transfers to a server's requests and answers."""
 
 import secrets
 import uuid
@@ -14,15 +14,15 @@ from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer
 
 RunSoon = Callable[[Callable[[], object]], object]
-"""Has the engine's thread call something between two steps; from any thread."""
+"""A thread-safe function that calls another one on the engine's thread between two steps."""
 ID_BYTES = 16
 
 
 class Transfers:
-    """Both ends, as far as the role has them. run_soon: set before the first request."""
+    """Both ends of transfers, depending on the role. Set `run_soon` before the first request."""
 
     def __init__(self, engine: Engine, config: KVTransferConfig) -> None:
-        """Raises OSError for an address that can't be had."""
+        """Start the ends; OSError for an unavailable address."""
         self.config, self._engine = config, engine
         self.engine_id = config.engine_id or str(uuid.uuid4())
         self.run_soon: RunSoon = lambda call: call()
@@ -39,26 +39,25 @@ class Transfers:
             )
 
     def between_steps(self) -> None:
-        """Hands out what the engine has made ready; for its thread."""
+        """Offer pages that the engine has saved; for the engine's thread."""
         for export in self._exports.take_ready():
             assert self.server is not None, "only producers export"
             self.server.offer(export)
 
     def exported(self, request: Request) -> Request:
-        """A request whose prompt's pages are kept for another server."""
+        """Return the request with a name under which its prompt's pages are kept."""
         assert self.server is not None, "only producers export"
         name = secrets.token_hex(ID_BYTES)
         self.server.announce(name)
         return replace(request, export_as=name)
 
     def fetched(self, request: Request, prompt: RemotePrompt) -> Request:
-        """A request whose prompt's pages another server keeps."""
+        """Return the request with another server as the source of its prompt's pages."""
         assert self.puller is not None, "only consumers fetch"
         return replace(request, source=self.puller.source(prompt))
 
     def answered(self, request: Request) -> dict[str, Any] | None:
-        """What the answer says of the pages that are kept for another server, if any; their time
-        begins."""
+        """Return the answer's statement of kept pages, or None; starts their expiry."""
         if self.server is None or request.export_as is None:
             return None
         keys = prompt_page_keys(self._engine.config, request)
@@ -72,13 +71,13 @@ class Transfers:
             "remote_engine_id": self.engine_id,
             "remote_request_id": request.export_as,
             "remote_block_ids": list(range(len(keys))),
-            "remote_host": self.config.host,  # Not the address of a name: consumers compare it.
+            "remote_host": self.config.host,  # Not a name's address: consumers compare it.
             "remote_port": self.server.address[1],
             "remote_last_key": keys[-1].hex(),
         }
 
     def ended(self, request: Request) -> None:
-        """Nobody waits for the request any more: what it did not use is let go."""
+        """Release what a finished or cancelled request did not use."""
         if isinstance(request.source, RemotePages):
             request.source.finish()
         if request.export_as is not None and self.server is not None:

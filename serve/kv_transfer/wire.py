@@ -1,14 +1,14 @@
-"""The protocol in which two servers move pages over one TCP connection.
+"""Protocol by which two servers transfer pages over one TCP connection.
 
 Each end first sends its hello, the line "eagle3-kv 2 NONCE". Messages follow: the length of the
-body in 4 bytes, a MAC of 32 bytes, and the body. The MAC is HMAC-SHA256 under a key that both ends
-derive from the shared key and from both nonces. It covers the role of the sender, the number of the
-message and the body, so that a message is valid once, in its place, in its connection. Without a
-shared key the MAC is a checksum.
+body in 4 bytes, a MAC of 32 bytes, and the body. The MAC is HMAC-SHA256 under a key derived from
+the shared key and both nonces. It covers the role of the sender, the number of the message and the
+body, so that a message is valid only once, in its place, in its connection. Without a shared key
+the MAC is a checksum.
 
 consumer: {"transfer": name, "fingerprint": text, "last_key": text, "pages": [index, ...]}
 producer: {"page_bytes": n}, then for each page {"key": text} and a message with its bytes
-producer, in place of any of these: {"error": text}
+producer, instead of any of these: {"error": text}
 consumer: {"acknowledged": true}, after which the producer releases the pages
 """
 
@@ -24,31 +24,33 @@ import numpy as np
 
 VERSION = "2"
 BUSY = "busy"
-"""In place of a nonce: the producer has no place for another connection."""
+"""Sent instead of a nonce: the producer accepts no more connections."""
 NONCE_BYTES, LENGTH_BYTES, MAC_BYTES = 16, 4, 32
 MOST_HELLO, MOST_JSON = 64, 2**20
 HELLO_S = 5.0
-"""For the hello of the other end, and at a producer for the request too."""
+"""Timeout for the other end's hello, at a producer also for the request."""
 Role = Literal["producer", "consumer"]
 Clock = Callable[[], float]
 
 
 class TransferError(Exception):
-    """A connection can't go on; the message says why."""
+    """A connection cannot continue; the message says why."""
 
 
 class RefusedError(TransferError):
-    """The producer works, and does not give these pages; the message says why."""
+    """A working producer does not send these pages; the message says why."""
 
 
 class Connection:
-    """One end of a connection. Every call raises TimeoutError once `deadline` has passed, however
-    much arrived before, and TransferError for bytes that the protocol does not allow."""
+    """One end of a connection; TransferError for bytes that violate the protocol.
+
+    Every call raises TimeoutError after `deadline`, however much has arrived.
+    """
 
     def __init__(
         self, peer: socket.socket, role: Role, shared_key: bytes, clock: Clock, deadline: float
     ) -> None:
-        """deadline: as `clock` tells the time."""
+        """Prepare the socket; `deadline` is a time of `clock`."""
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.deadline = deadline
         self._peer, self._clock, self._key = peer, clock, shared_key
@@ -57,7 +59,7 @@ class Connection:
         self._numbers: dict[Role, int] = {"producer": 0, "consumer": 0}
 
     def greet(self) -> None:
-        """Exchanges hellos and derives the key of this connection."""
+        """Exchange hellos and derive the connection's key."""
         ours = secrets.token_hex(NONCE_BYTES)
         self._send(hello(ours))
         theirs = self._receive_nonce()
@@ -65,12 +67,12 @@ class Connection:
         self._key = hmac.digest(self._key, nonces.encode(), "sha256")
 
     def send_json(self, message: dict[str, Any]) -> None:
-        """Sends an object."""
+        """Send a JSON object."""
         body = json.dumps(message).encode()
         self._send(self._head(body) + body)
 
     def receive_json(self) -> dict[str, Any]:
-        """Receives an object. Raises RefusedError with the reason of one that has an error."""
+        """Receive a JSON object; RefusedError if it states an error."""
         body = self._receive_body(lambda length: length <= MOST_JSON)
         try:
             message = json.loads(body.tobytes())
@@ -83,17 +85,17 @@ class Connection:
         return message
 
     def send_page(self, page: np.ndarray) -> None:
-        """Sends uint8[page_bytes]."""
+        """Send uint8[page_bytes]."""
         data = np.ascontiguousarray(page).data
         self._send(self._head(data))
         self._send(data)
 
     def receive_page(self, page_bytes: int) -> np.ndarray:
-        """Receives uint8[page_bytes]."""
+        """Receive uint8[page_bytes]."""
         return self._receive_body(lambda length: length == page_bytes)
 
     def _receive_body(self, allowed: Callable[[int], bool]) -> np.ndarray:
-        """The body of the next message, uint8[length], if its length is allowed."""
+        """Receive the next message's body, uint8[length], if its length is allowed."""
         head = bytearray(LENGTH_BYTES + MAC_BYTES)
         self._fill(memoryview(head))
         length, mac = int.from_bytes(head[:LENGTH_BYTES], "big"), head[LENGTH_BYTES:]
@@ -155,12 +157,12 @@ class Connection:
             view = view[count:]
 
     def _left(self) -> float:
-        """Seconds until the deadline; a socket's timeout alone begins anew with every byte."""
+        """Return the seconds to the deadline; a socket's timeout restarts with every byte."""
         if (left := self.deadline - self._clock()) <= 0:
             raise TimeoutError("the time for the transfer is over")
         return left
 
 
 def hello(nonce: str) -> bytes:
-    """The first line of each end."""
+    """Return the first line that each end sends."""
     return f"eagle3-kv {VERSION} {nonce}\n".encode()

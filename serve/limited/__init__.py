@@ -1,1 +1,1 @@
-"""Work on data from clients in processes that the kernel ends when they take too much."""
+"""Process client data in limited processes, which the kernel ends at their limits."""

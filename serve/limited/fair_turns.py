@@ -1,4 +1,4 @@
-"""A few slots for slow work, shared fairly between the clients that wait for them."""
+"""Share a few slots for slow work fairly between the clients that wait for them."""
 
 from asyncio import CancelledError, Future, get_running_loop
 from collections import Counter, deque
@@ -7,17 +7,19 @@ from contextlib import asynccontextmanager
 
 
 class NoRoomError(Exception):
-    """Too much work waits."""
+    """The queue of waiting work is full."""
 
 
 class FairTurns:
-    """Gives a free slot to the client that holds the fewest; of equals, to the one that was served
-    longest ago. Used from one event loop.
+    """A queue that gives a free slot to the waiting client that holds the fewest.
+
+    Of equals, the client that was served longest ago is first. For use from one event loop.
 
     Args:
-        slots: How much work is done at a time.
-        most_waiting: How much may wait. Beyond that the client with the most waiting work loses its
-            latest, if it has more than the client that comes; otherwise this one is refused.
+        slots: maximum number of work items in progress.
+        most_waiting: maximum number of waiting items. Beyond it, the client with the most waiting
+            items loses its latest if it has more than the new client; otherwise the new item is
+            refused.
     """
 
     def __init__(self, slots: int, most_waiting: int) -> None:
@@ -27,16 +29,12 @@ class FairTurns:
 
     @property
     def num_held(self) -> int:
-        """Slots that are not free."""
+        """Number of slots in use."""
         return self._held.total()
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Waits for a slot and holds it.
-
-        Raises:
-            NoRoomError: Too much waits, now or before the slot is free.
-        """
+        """Wait for a slot and hold it for the block; NoRoomError if too much work is waiting."""
         if self._free:
             self._free -= 1
             self._held[client] += 1
@@ -54,7 +52,7 @@ class FairTurns:
         try:
             await place
         except CancelledError:
-            if not (place.cancelled() or place.exception()):  # The slot came at the same time.
+            if not (place.cancelled() or place.exception()):  # The slot was given at the same time.
                 self._give_back(client)
             raise
 
@@ -69,9 +67,9 @@ class FairTurns:
         latest.set_exception(NoRoomError())
 
     def _give_back(self, client: str) -> None:
-        """Gives the slot of a client to the next one, or to whoever comes."""
+        """Give a client's slot to the next waiting client, or free it."""
         self._held[client] -= 1
-        self._held = +self._held  # Without the clients that hold none.
+        self._held = +self._held  # Drop clients that hold no slot.
         for name in sorted(self._waiting, key=lambda name: self._held[name]):
             line = self._waiting.pop(name)
             while line:

@@ -1,10 +1,10 @@
-"""The process that workers are forked from, and the loop of a worker.
+"""The process from which workers are forked, and the loop of a worker.
 
-Some work on hostile data takes minutes, fills the memory or overflows the stack, inside one call
-that nothing can interrupt. In a process of its own the kernel ends it. This module runs as a file,
-so that it imports next to nothing: `process.py FD MODULE`. The first line of the standard input is
-the server's `sys.path` as JSON, and the rest is the setup. `MODULE.prepare(setup)` returns the
-function that answers questions. FD is a socket over which each new worker's socket arrives.
+Some work on hostile data takes minutes, fills the memory or overflows the stack, in one call that
+nothing can interrupt. In a separate process the kernel can end it. This module runs as a file, so
+that it imports little: `process.py FD MODULE`. The first line of standard input is the server's
+`sys.path` as JSON, the rest is the setup. `MODULE.prepare(setup)` returns the function that answers
+questions. FD is a socket that delivers the socket of each new worker.
 """
 
 import importlib
@@ -19,14 +19,14 @@ import traceback
 from collections.abc import Callable
 
 QUESTION = struct.Struct("!Qdqq")
-"""Before a question: its bytes, then processor seconds, bytes of memory and niceness."""
+"""Header of a question: its bytes, CPU seconds, bytes of memory, niceness."""
 ANSWER = struct.Struct("!?Q")
-"""Before an answer: whether it is one and not a traceback, and its bytes."""
+"""Header of an answer: False for a traceback, and its bytes."""
 Answer = Callable[[bytes], bytes]
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped."""
+    """Return the bytes that this process has mapped."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
@@ -38,7 +38,7 @@ def _limit_memory(most: int) -> None:
 
 
 def work(connection: socket.socket, answer: Answer) -> None:
-    """Answers questions until the server closes the connection or a limit ends this process."""
+    """Answer questions until the server closes the connection or a limit ends this process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     before = _address_space() if sys.platform == "linux" else 0
     with connection.makefile("rwb") as stream:
@@ -47,7 +47,7 @@ def work(connection: socket.socket, answer: Answer) -> None:
             question = stream.read(size)
             os.nice(max(0, niceness - os.nice(0)))
             _limit_memory(before + memory_bytes)
-            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # Its signal ends the process.
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # The signal ends the process.
             try:
                 good, found = True, answer(question)
             except MemoryError:
@@ -61,7 +61,7 @@ def work(connection: socket.socket, answer: Answer) -> None:
 
 
 def serve(control: socket.socket, answer: Answer) -> None:
-    """Forks a worker for each connection that arrives, until the server has gone."""
+    """Fork a worker for each connection that arrives, until the server has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps the workers.
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -77,7 +77,7 @@ def serve(control: socket.socket, answer: Answer) -> None:
 
 
 def main() -> None:
-    """Prepares the work, then serves."""
+    """Prepare the work, then serve."""
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = json.loads(sys.stdin.buffer.readline())
     setup = sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""Processes that answer questions within limits of processor time and memory."""
+"""Ask questions to processes that have limits of CPU time and memory."""
 
 import json
 import os
@@ -16,22 +16,22 @@ from serve.limited import process
 
 
 class EndedError(Exception):
-    """The work took more than its limits, and its process was ended."""
+    """The work exceeded its limits, and its process was ended."""
 
 
 class BusyError(Exception):
-    """The machine did not get to the work in time, or the process of all workers has ended."""
+    """The machine was too slow, or the process of all workers has ended."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of one question.
 
-    Args:
-        cpu_seconds: Time of a processor; the kernel ends the worker that takes more.
-        memory_bytes: Address space beyond what the worker begins with.
-        wall_seconds: How long the server waits for an answer, on a machine with other work.
-        niceness: Of the worker; 10 leaves the processors to whatever generates.
+    Attributes:
+        cpu_seconds: CPU time; the kernel ends a worker that exceeds it.
+        memory_bytes: address space beyond the worker's initial one.
+        wall_seconds: timeout for an answer, on a machine with other work.
+        niceness: of the worker; 10 gives precedence to generation.
     """
 
     cpu_seconds: float
@@ -41,16 +41,15 @@ class Limits:
 
 
 class Workers:
-    """Asks workers, each forked from one process that has imported and prepared the work.
+    """A pool of workers, forked from one process that has imported and prepared the work.
 
-    A question waits for no other one; callers bound how many they ask at a time. All methods may be
-    called from any thread.
+    Questions do not wait for each other; callers limit their number. Thread-safe.
 
     Args:
-        module: Its `prepare(setup)` returns the function that answers questions, bytes to bytes.
-        setup: Passed to `prepare`.
-        reused: Whether a worker answers several questions. Otherwise each question has a new
-            process, so that nothing of one client's data can reach another's.
+        module: its `prepare(setup)` returns the function that answers questions, bytes to bytes.
+        setup: passed to `prepare`.
+        reused: let a worker answer several questions. Otherwise each question has a new process, so
+            that no client's data can reach another client's.
     """
 
     def __init__(self, module: str, setup: bytes = b"", *, reused: bool = False) -> None:
@@ -60,7 +59,7 @@ class Workers:
         self._end: weakref.finalize[..., Workers] | None = None
 
     def start(self) -> None:
-        """Starts the process that workers are forked from, if it is not running."""
+        """Start the process from which workers are forked, if it is not running."""
         with self._lock:
             if self._end is not None:
                 if self._process.poll() is None:
@@ -70,18 +69,18 @@ class Workers:
             self._end = weakref.finalize(self, _end, self._control, self._process, self._idle)
 
     def close(self) -> None:
-        """Ends all processes."""
+        """End all processes."""
         with self._lock:
             if self._end is not None:
                 self._end()
 
     def ask(self, question: bytes, limits: Limits) -> bytes:
-        """Returns the answer; blocks until there is one.
+        """Return the answer; blocks until it arrives.
 
         Raises:
-            EndedError: The work took more than its limits.
-            BusyError: There is no answer for a reason that is not the question's.
-            RuntimeError: The work raised an exception, which is a bug.
+            EndedError: the work exceeded its limits.
+            BusyError: there is no answer, for a reason unrelated to the question.
+            RuntimeError: the work raised an exception, which is a bug.
         """
         self.start()
         worker = self._idle_worker() or self._fork()
@@ -106,7 +105,7 @@ class Workers:
         return answer
 
     def _idle_worker(self) -> socket.socket | None:
-        """A worker that has answered before and still runs."""
+        """Return a worker that has answered before and still runs."""
         while self._idle:
             with suppress(IndexError):  # Another thread took it.
                 worker = self._idle.pop()
@@ -153,7 +152,7 @@ def _start(module: str, setup: bytes) -> tuple[socket.socket, subprocess.Popen[b
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            # A process with threads can't be forked safely, and NumPy starts some.
+            # A process with threads cannot be forked safely, and NumPy starts threads.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
     assert started.stdin
@@ -165,7 +164,7 @@ def _start(module: str, setup: bytes) -> tuple[socket.socket, subprocess.Popen[b
 def _end(
     control: socket.socket, started: subprocess.Popen[bytes], idle: deque[socket.socket]
 ) -> None:
-    """Workers end when their connections do."""
+    """End all workers by closing their connections."""
     control.close()
     for worker in idle:
         worker.close()

@@ -1,1 +1,1 @@
-"""OpenAI's endpoints, with vLLM's additions."""
+"""OpenAI's endpoints, with vLLM's extensions."""

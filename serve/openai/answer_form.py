@@ -1,4 +1,4 @@
-"""The grammar that a chat answer must follow: of tool calls, of its content, or of either."""
+"""Builds the grammar that constrains a chat answer: tool calls, content, or either of them."""
 
 import json
 import re
@@ -23,9 +23,9 @@ START = re.compile(r"(?m)^\s*start\s*:(?!:)")
 def answer_form(
     body: ChatCompletionRequest, reading: ChatReading, *, strict_tools: bool = False
 ) -> StructuredOutputs | None:
-    """The form that a request asks for; None for free text. Raises 400 for what can't be had.
+    """Return the constraint of a chat answer, or None for free text.
 
-    reading: how the model calls tools. strict_tools: whether all are strict.
+    Raises 400 for an impossible constraint. `strict_tools` makes every tool strict.
     """
     form, chat_format = body.form, reading.tools
     may_be_text = form is None and not body.must_call
@@ -37,7 +37,7 @@ def answer_form(
     once = body.names_tool or body.parallel_tool_calls is False
     strict = strict_tools or not may_be_text
     between = reading.call_ids if may_be_text else None
-    # What must call has no content that could have the form.
+    # An answer that must call tools has no content to constrain.
     content = None if body.must_call else form
     try:
         functions = [_held(tool) if strict or tool.strict else tool for tool in body.callable]
@@ -56,7 +56,7 @@ def answer_form(
 
 
 def _held(tool: ToolSpec) -> ToolSpec:
-    """The tool, whose arguments are held to what its schema bars."""
+    """Return the tool as a strict one: its arguments must match its schema."""
     return replace(tool, strict=True, parameters=drop_vacuous_keywords(tool.parameters))
 
 
@@ -78,7 +78,7 @@ def _too_long(functions: Sequence[ToolSpec], size: int) -> ApiError:
 
 
 def _content(form: StructuredOutputs) -> str:
-    """The rule of a content that is no call."""
+    """Return the grammar rule of content that is not a tool call."""
     if form.choice is not None:
         return "content: " + " | ".join(json.dumps(text) for text in form.choice)
     if form.regex is not None:

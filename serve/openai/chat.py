@@ -34,7 +34,7 @@ from serve.openai.thinking import thinking_budget
 
 
 class TemplateInput(AsksToThink, Protocol):
-    """What a prompt is made of."""
+    """The fields of a body that its prompt is rendered from."""
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None: ...
@@ -42,10 +42,10 @@ class TemplateInput(AsksToThink, Protocol):
 
 
 class ChatForm:
-    """Chat answers. The role comes with the first content, so that no chunk precedes a token.
+    """Formats chat answers. The role comes with the first content: no chunk precedes a token.
 
-    As OpenAI has it, an answer with calls ends with "tool_calls", but with "stop" where the request
-    named the function. Every token has its log-probabilities, those of reasoning and calls too.
+    Like OpenAI's, an answer with calls finishes with "tool_calls", but with "stop" if the request
+    named the function. Log-probabilities cover every token, also those of reasoning and calls.
     """
 
     id_prefix = "chatcmpl"
@@ -64,7 +64,7 @@ class ChatForm:
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """A choice, or one part of it."""
+        """Return one choice, or a streamed part of it."""
         if first:
             self._parsers[state.index] = answer_parser(
                 self._service, self._body, self._end_of_reasoning
@@ -82,7 +82,7 @@ class ChatForm:
         return shared | {"finish_reason": "tool_calls"}
 
     def _logprobs(self, part: Part) -> dict[str, JsonList] | None:
-        """The log-probabilities of a choice, or of one part of it, if they were asked for."""
+        """Return the log-probabilities of a choice or a part of it, or None if not requested."""
         count = self._body.num_logprobs
         if count is None:
             return None
@@ -91,7 +91,7 @@ class ChatForm:
 
 
 def chat_router(service: Service) -> APIRouter:
-    """The endpoint over `service`."""
+    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/chat/completions")
@@ -114,9 +114,11 @@ async def plan_chat(
     *,
     client: str = "",
 ) -> tuple[tuple[Request, ...], int | None]:
-    """The engine's requests, and the id that ends the reasoning in which the prompt ends, if it
-    does. images: those of the messages, where they are read. client: whose request it is. Raises
-    what a client is to be told."""
+    """Return the engine requests of a chat, and the token id that ends its open reasoning, or None.
+
+    Reasoning is open if the prompt ends within it. `images` are those of the messages, if they are
+    read already. `client` is the client's name. Raises ApiError or EngineError for the client.
+    """
     service.check_model(body.model)
     service.engine.check_room(body.num_choices, client)
     _check_choice(service, body)
@@ -126,11 +128,7 @@ async def plan_chat(
 
 
 async def read_images(service: Service, messages: Iterable[ChatMessage], client: str) -> Items:
-    """Return the images of these messages of a client.
-
-    Raises:
-        ApiError: 400 for an image that is not taken, 429 where too many are read at a time.
-    """
+    """Return the images of messages. Raises 400 for one not accepted, 429 if readers are busy."""
     try:
         sources = sources_in([message.content for message in messages])
         return await service.images.read(sources, client)
@@ -141,7 +139,7 @@ async def read_images(service: Service, messages: Iterable[ChatMessage], client:
 def answer_parser(
     service: Service, body: ChatCompletionRequest, end_of_reasoning: int | None
 ) -> AnswerParser:
-    """Reads one choice of the answer to a planned chat."""
+    """Return a parser for one choice of the answer to a planned chat."""
     offered = body.offered
     return AnswerParser(
         service.tokenizer,
@@ -171,7 +169,7 @@ def _plan(
 
 
 def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
-    """Raises 400 where the model may choose to call a tool, but nobody would read the call."""
+    """Raise 400 if the model may choose to call a tool, but no parser would read the call."""
     if body.offered and not body.must_call and not service.reading.auto_tool_choice:
         message = (
             'tools: "auto" tool choice requires --enable-auto-tool-choice and a '
@@ -182,8 +180,7 @@ def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
 
 
 def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: int = 1) -> Prompt:
-    """The prompt that the template makes of a body; raises 400 where it can't, and for a prompt
-    that is above so many contexts."""
+    """Render the prompt of a body. Raises 400 if that fails or it exceeds `contexts` contexts."""
     messages = body.messages or ()
     most = contexts * service.model.max_model_len
     try:
@@ -199,6 +196,6 @@ def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: 
         return prompt
     except TooManyTokens as error:
         raise too_long(service, error) from error
-    # A TypeError comes from template options that are no options, such as `messages`.
+    # A TypeError comes from invalid template options, such as `messages`.
     except (ValueError, TypeError, RecursionError) as error:
         raise invalid_request(shortened(str(error)), param="messages") from error

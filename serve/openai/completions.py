@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionForm:
-    """Text completions: chunks have the form of whole answers. An echo comes with the first."""
+    """Formats text completions. Chunks look like whole answers; an echo comes with the first."""
 
     id_prefix = "cmpl"
     whole_object = "text_completion"
@@ -37,12 +37,12 @@ class CompletionForm:
         self._tokenizer, self._texts = tokenizer, texts
         self._offsets: dict[int, TextOffsets] = {}
         self._echoed: tuple[list[int], str] = ([], "")
-        """The last prompt that was echoed, and its text: choices of one prompt share it."""
+        """Token ids and text of the last echoed prompt, which is shared by its choices."""
 
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """A choice, or one part of it."""
+        """Return one choice, or a streamed part of it."""
         prompt = state.request.prompt_ids if self._body.echo and first else []
         echo, logprobs = self._echo(prompt), None
         if self._body.logprobs is not None:
@@ -67,7 +67,7 @@ class CompletionForm:
 
 
 def completions_router(service: Service) -> APIRouter:
-    """The endpoint over `service`."""
+    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/completions")
@@ -90,11 +90,11 @@ def completions_router(service: Service) -> APIRouter:
 
 
 def prompt_ids(service: Service, prompt: str | list[int], contexts: int = 1) -> list[int]:
-    """The ids of a prompt; raises 400 for text that has none, or that is above so many contexts."""
+    """Return a prompt's ids. Raises 400 for none, or for more than `contexts` context lengths."""
     if not isinstance(prompt, str):
         return prompt
     try:
-        # Special tokens in a raw prompt are meant: its sender has applied a template.
+        # Special tokens in a raw prompt are intended: its sender has applied a template.
         return service.tokenizer.encode(prompt, True, contexts * service.model.max_model_len)
     except TooManyTokens as error:
         raise too_long(service, error) from error
@@ -103,5 +103,5 @@ def prompt_ids(service: Service, prompt: str | list[int], contexts: int = 1) -> 
 
 
 def too_long(service: Service, error: TooManyTokens) -> ApiError:
-    """The error for a text whose encoding stopped at the most tokens it may have."""
+    """Return the error for a text whose encoding stopped at its token limit."""
     return context_exceeded(service.model.max_model_len, f"more than {error.most}")

@@ -1,4 +1,4 @@
-"""Contents of messages: text, or parts of text and images in their order."""
+"""Message contents: text, or a list of text and image parts."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -13,42 +13,42 @@ TEXT, IMAGE = "text", "image_url"
 SEE = ("user", "tool")
 """Roles whose messages may have images."""
 REFUSED = ("uuid", "max_dynamic_patch", "min_dynamic_patch")
-"""Fields of images that other servers have and this one does not."""
+"""Image fields of other servers that this one does not support."""
 BREAKPOINT = "prompt_cache_breakpoint"
-"""A field of parts without effect: every prompt's full pages are cached as they are, and shared."""
+"""A part's field without effect: every full page of a prompt is cached and shared anyway."""
 
 
 class TextPart(BaseModel):
-    """A piece of text."""
+    """A part with text."""
 
     type: Literal["text"] = "text"
     text: str
 
     def for_template(self) -> dict[str, Any]:
-        """The part as chat templates read it."""
+        """Return the part as chat templates read it."""
         return {"type": "text", "text": self.text}
 
 
 class ImageURL(BaseModel):
-    """Where an image is, and how much of it is wanted."""
+    """An image's URL, and its level of detail."""
 
     url: str
     detail: Detail = "auto"
 
 
 class ImagePart(BaseModel):
-    """An image."""
+    """A part with an image."""
 
     type: Literal["image_url"] = "image_url"
     image_url: ImageURL
 
     @property
     def source(self) -> ImageSource:
-        """What is to be read."""
+        """The image to read."""
         return ImageSource(self.image_url.url, self.image_url.detail)
 
     def for_template(self) -> dict[str, Any]:
-        """The part as chat templates read it: none looks at the image."""
+        """Return the part as chat templates read it. They do not look at the image."""
         return {"type": "image"}
 
 
@@ -56,7 +56,7 @@ Content = str | list[TextPart | ImagePart]
 
 
 def read_content(content: Any) -> Any:
-    """The parts of a content; one text where all are."""
+    """Return the parts of a content, or one text if all parts are text."""
     if not isinstance(content, list):
         return content
     parts = [_part(part) for part in content]
@@ -97,14 +97,14 @@ def _image_url(part: dict[str, Any]) -> ImageURL:
 
 
 def check_breakpoint(part: dict[str, Any], param: str) -> None:
-    """Takes OpenAI's mark of where a cached prefix ends; an error for what is none."""
+    """Check OpenAI's mark of the end of a cached prefix. Raises an error if it is not an object."""
     if not isinstance(part.get(BREAKPOINT), dict | None):
         message = f'{BREAKPOINT} must be an object such as {{"mode": "explicit"}}'
         raise invalid_option(param, message)
 
 
 def read_detail(given: Any, param: str) -> Detail:
-    """OpenAI's `detail`; auto where there is none."""
+    """Return OpenAI's `detail`, or "auto" if it is missing."""
     if given is None:
         return "auto"
     for known in get_args(Detail):
@@ -115,13 +115,13 @@ def read_detail(given: Any, param: str) -> Detail:
 
 
 def sources_in(contents: Sequence[Content | None]) -> list[ImageSource]:
-    """The images of these contents in their order."""
+    """Return the images of these contents, in order."""
     lists = [content for content in contents if isinstance(content, list)]
     return [part.source for parts in lists for part in parts if isinstance(part, ImagePart)]
 
 
 def as_errors(error: BadImage | ImagesBusy) -> ApiError:
-    """The HTTP answer for an image that is not taken."""
+    """Return the HTTP error for an image that is not accepted."""
     if isinstance(error, ImagesBusy):
         return ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"})
     code = "unsupported_option" if isinstance(error, NoneTaken) else "invalid_image"

@@ -1,4 +1,4 @@
-"""Limits what one HTTP request expands to over its prompts and choices, before it is built."""
+"""Limits how much one HTTP request expands to, over its prompts and choices, before it is built."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,30 +10,29 @@ from serve.pair.bad_words import Encoder, spell_bad_words
 
 NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
 MAX_NAMED_TOKENS = 2**19
-"""Each is looked at for every choice, by the engine's thread too."""
+"""Entries of NAMING_OPTIONS over all choices, as the engine thread reads each for every choice."""
 MAX_TOLD = 2**23
-"""Log-probabilities and prompt tokens of an answer: twenty of each token of a context of 262,144
-are 5.5 million."""
+"""Log-probabilities and prompt tokens of an answer. Twenty for each token of a context of 262,144
+make 5.5 million."""
 
 
 @dataclass
 class Expansion:
-    """Counts what the choices of one HTTP request name and are told, prompt by prompt."""
+    """Counts, prompt by prompt, what the choices of one HTTP request name and receive."""
 
     named: int = 0
     told: int = 0
     spelled: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    """The ids of bad words, which prompts mostly share."""
+    """Token ids of bad words, which most prompts share."""
 
     def spell(self, encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return what `spell_bad_words` does, and raise what it raises."""
+        """Cache `spell_bad_words`. Raises what it raises."""
         if (known := self.spelled.get(tuple(words))) is None:
             known = self.spelled[tuple(words)] = spell_bad_words(encoder, words)
         return known
 
     def add_options(self, options: Mapping[str, Any], num_requests: int) -> None:
-        """Count the tokens that sampling options name, for so many of the engine's requests;
-        raises 400 for too many."""
+        """Count the tokens that the sampling options of engine requests name; 400 for too many."""
         self.named += num_requests * sum(len(options.get(name) or ()) for name in NAMING_OPTIONS)
         if self.named > MAX_NAMED_TOKENS:
             message = (
@@ -43,16 +42,16 @@ class Expansion:
             raise invalid_request(message, param="logit_bias")
 
     def add(self, body: GenerationRequest, prompt: int, limit: int | None, usual: int) -> int:
-        """Count what the choices of one prompt are told, and return how many tokens each may have.
+        """Count what the choices of one prompt receive, and return the token limit of each.
 
         Args:
-            body: What is asked of the prompt.
-            prompt: The prompt's tokens.
-            limit: Tokens of each choice that the client asks for.
-            usual: The same where it does not say; fewer where not so many may be told.
+            body: the HTTP request.
+            prompt: number of tokens of the prompt.
+            limit: tokens of each choice that the client asks for.
+            usual: the limit without one from the client; less if the answer would be too large.
 
         Raises:
-            ApiError: 400 where the prompt and `limit` are more than MAX_TOLD.
+            ApiError: 400 if the prompt and `limit` exceed MAX_TOLD.
         """
         each = 0 if body.num_prompt_logprobs is None else body.num_prompt_logprobs + 1
         self._tell(body.num_choices * prompt * (each + body.repeats_prompt), "prompt")

@@ -17,8 +17,7 @@ MOST_PAGES = 2**17
 
 
 class KVTransferParams(BaseModel):
-    """What a router says of a prompt's pages; fields that this engine has no use for are ignored,
-    as all unknown ones are."""
+    """A router's description of a prompt's pages. Unknown fields are ignored, as everywhere."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -33,7 +32,7 @@ class KVTransferParams(BaseModel):
 
     @property
     def prompt(self) -> RemotePrompt | None:
-        """What a producer of this engine has kept; None where a field of it is missing."""
+        """The prompt that a producer retains, or None if a field is missing."""
         host, port, name = self.remote_host, self.remote_port, self.remote_request_id
         blocks, last = self.remote_block_ids, self.remote_last_key
         if host is None or port is None or name is None or blocks is None or last is None:
@@ -44,8 +43,10 @@ class KVTransferParams(BaseModel):
 def with_transfer(
     params: KVTransferParams | None, transfers: Transfers | None, requests: Sequence[Request]
 ) -> tuple[Request, ...]:
-    """The requests as the field wants them. Raises 400 for what this server's role or the rest of
-    the body rules out; pages that can't be had cost only a prefill."""
+    """Return the requests with the transfers that the field asks for.
+
+    Raises 400 where this server's role or the body rules it out. Missing pages cost a prefill.
+    """
     wanted = params and (params.do_remote_decode or params.do_remote_prefill)
     if params is None or not wanted:
         return tuple(requests)

@@ -7,7 +7,7 @@ from serve.openai.service import Service
 
 
 def models_router(service: Service) -> APIRouter:
-    """The endpoints over `service`."""
+    """Return the endpoints over `service`."""
     router, model = APIRouter(), service.model
 
     def card(name: str) -> ModelCard:
@@ -23,7 +23,7 @@ def models_router(service: Service) -> APIRouter:
     async def list_models() -> ModelList:
         return ModelList(data=[card(name) for name in model.names])
 
-    # A name may have slashes, as hub ids do.
+    # A name may contain slashes, like hub ids.
     @router.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> ModelCard:
         service.check_model(name)

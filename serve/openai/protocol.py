@@ -1,4 +1,4 @@
-"""Request bodies: OpenAI's fields, and vLLM's additions under vLLM's names.
+"""Request bodies: OpenAI's fields, and vLLM's extensions under vLLM's names.
 
 Every option may be null, which means the server's default. Unknown fields are ignored.
 """
@@ -33,19 +33,19 @@ from serve.openai.unsupported import (
 
 MAX_CHOICES = 128
 MAX_STOP_CHARS = 4096
-"""Of all stop strings together: the end of every answer is held against each of them."""
+"""Length of all stop strings together: each is compared with the end of every answer."""
 MAX_NAME_CHARS = 1024
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-"""Bounded before it is a key: numbers far beyond can be made to have all the same hash."""
+"""Bounded because it is a dict key: larger numbers can be chosen to have equal hashes."""
 PLAIN_OPTIONS: dict[str, Any] = {
     name: (row.json | None, None) for name, row in REQUEST_OPTIONS.items() if row.json is not None
 }
 OptionFields = create_model("OptionFields", __base__=StructuredFields, **PLAIN_OPTIONS)
-"""The request options that bodies have as they are."""
+"""The request options whose type in bodies is the option's own."""
 
 
 class StreamOptions(RefusesUnsupported):
-    """What a streamed response reports besides its text."""
+    """Options of a streamed response besides its text."""
 
     neutral, within = STREAM, "stream_options."
 
@@ -54,7 +54,7 @@ class StreamOptions(RefusesUnsupported):
 
 
 class SpeculativeOptions(BaseModel):
-    """What a request says about speculation: at most so many drafts a round, 0 for none."""
+    """Speculation options: the maximum number of drafts per round, 0 for none."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -62,7 +62,7 @@ class SpeculativeOptions(BaseModel):
 
 
 class GenerationRequest(OptionFields):
-    """What completions and chat share: options, and those that bodies have in another form."""
+    """Fields shared by completions and chat: options as they are, and those with another type."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -104,52 +104,52 @@ class GenerationRequest(OptionFields):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a last chunk without choices carries the usage."""
+        """True if a last chunk without choices carries the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether every chunk carries the usage so far."""
+        """True if every chunk carries the usage so far."""
         options = self.stream_options
         return bool(options and options.include_usage and options.continuous_usage_stats)
 
     @property
     def skips_special(self) -> bool:
-        """Whether special tokens are left out of the answer's text."""
+        """True if the answer's text omits special tokens."""
         return self.skip_special_tokens is not False
 
     @property
     def prompt_only(self) -> bool:
-        """Whether nothing is wanted but the prompt back."""
+        """True if only the prompt is returned."""
         return False
 
     @property
     def repeats_prompt(self) -> bool:
-        """Whether the answer has the prompt's ids or text."""
+        """True if the answer includes the prompt's ids or text."""
         return bool(self.return_token_ids)
 
     @property
     def token_limit(self) -> int | None:
-        """Tokens to generate at most, as the client asked."""
+        """Maximum number of generated tokens, as requested."""
         return self.max_tokens
 
     @property
     def ends_with_context(self) -> bool:
-        """Whether an answer may end where the context does, before its limit."""
+        """True if an answer may end with the context, before its limit."""
         return False
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many best tokens are given with each one of the answer; None for no logprobs."""
+        """Number of top log-probabilities for each answer token; None for no log-probabilities."""
         raise NotImplementedError
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The same of the prompt."""
+        """Number of top log-probabilities for each prompt token; None for no log-probabilities."""
         return self.prompt_logprobs
 
     def sampling_options(self) -> dict[str, Any]:
-        """The sampling options this request sets, by their SamplingParams names."""
+        """Return the sampling options that this request sets, by their SamplingParams names."""
         given = {name: getattr(self, name) for name in PLAIN_OPTIONS}
         given["logprobs"], given["prompt_logprobs"] = self.num_logprobs, self.num_prompt_logprobs
         given["num_speculative_tokens"] = self.speculative and self.speculative.num_tokens
@@ -168,32 +168,32 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompt_only(self) -> bool:
-        """An echo of nothing more, for its log-probabilities."""
+        """True for an echo without an answer, which clients use for its log-probabilities."""
         return bool(self.echo) and self.max_tokens == 0
 
     @property
     def repeats_prompt(self) -> bool:
-        """An echo is the prompt's text."""
+        """True also for an echo, which is the prompt's text."""
         return bool(self.return_token_ids or self.echo)
 
     @property
     def token_limit(self) -> int | None:
-        """Tokens to generate at most: an engine's request generates one, wanted or not."""
+        """Maximum number of generated tokens: an engine request generates at least one."""
         return 1 if self.prompt_only else self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
-        """As many as the field says."""
+        """The field `logprobs`."""
         return self.logprobs
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """An echo gives the prompt's like the answer's."""
+        """The maximum of both fields: with an echo, `logprobs` covers the prompt too."""
         asked = self.prompt_logprobs, self.logprobs if self.echo else None
         return max((count for count in asked if count is not None), default=None)
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one: a list of ids is one prompt, other lists hold one each."""
+        """Return the prompts. A list of ids is one prompt; other lists contain one per entry."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         given: Any = self.prompt
@@ -201,7 +201,7 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatMessage(RefusesUnsupported):
-    """One message; fields that only the chat template knows pass through to it."""
+    """One message. Fields that only the chat template knows are passed to it."""
 
     model_config = ConfigDict(extra="allow")
     neutral, instead, within = MESSAGE, INSTEAD_OF_PARTS, "messages."
@@ -212,7 +212,7 @@ class ChatMessage(RefusesUnsupported):
     @field_validator("role", mode="after")
     @classmethod
     def _read_role(cls, role: str) -> str:
-        """A developer's message is the system's: templates know the older name."""
+        """Rename a developer message to system: templates know only the older name."""
         return "system" if role == "developer" else role
 
     @field_validator("content", mode="before")
@@ -228,7 +228,7 @@ class ChatMessage(RefusesUnsupported):
         return self
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates read it, without what images are."""
+        """Return the message as chat templates read it, without image data."""
         if not isinstance(self.content, list):
             return self.model_dump(exclude_unset=True)
         parts = [part.for_template() for part in self.content]
@@ -254,15 +254,15 @@ class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As many as `top_logprobs` says, once `logprobs` is true."""
+        """The field `top_logprobs` if `logprobs` is true, else None."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def token_limit(self) -> int | None:
-        """Tokens to generate at most; the newer name wins over the older."""
+        """Maximum number of generated tokens. The newer field name takes precedence."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def template_options(self) -> dict[str, Any]:
-        """What the chat template gets besides the messages."""
+        """Return the variables of the chat template besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         return options | {"tools": self.shown_tools} if self.shown_tools else options

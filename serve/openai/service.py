@@ -1,4 +1,4 @@
-"""What all endpoints share: the model, the engine, defaults, and checks of a request."""
+"""State shared by all endpoints: the model, the engine, defaults, and request checks."""
 
 import time
 import uuid
@@ -31,7 +31,7 @@ from serve.telemetry.metrics import Metrics
 
 
 class TokenizerLike(SpecialTokens, Protocol):
-    """What the server needs of a tokenizer (`convert.text.tokenizer.Tokenizer`)."""
+    """The methods of a tokenizer that the server uses (`convert.text.tokenizer.Tokenizer`)."""
 
     @property
     def named_tokens(self) -> Mapping[str, str]: ...
@@ -54,13 +54,21 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Service:
-    """Everything the endpoints share. `default_sampling` holds SamplingParams fields and the
-    default `max_tokens`; `draw_seed` gives requests without a seed theirs; `spec_metrics` is how
-    much responses say about speculation; `grammars` compiles the engine's; `reading` is what is
-    read from chat answers, `template_kwargs` the template's variables unless a request sets
-    them; `strict_tools` makes every tool strict, `thinking_token_budget` is that of requests
-    which set none; `arrivals` are the requests under way; `transfers` brings pages to and from
-    other servers; `images` reads those of requests."""
+    """State shared by all endpoints.
+
+    Attributes:
+        default_sampling: SamplingParams fields and the default `max_tokens`.
+        draw_seed: returns the seed of a request that has none.
+        spec_metrics: level of detail about speculation in responses.
+        grammars: compiles the engine's grammars.
+        reading: the parsers of chat answers.
+        template_kwargs: template variables, unless a request sets them.
+        strict_tools: makes every tool strict.
+        thinking_token_budget: the budget of requests that set none.
+        arrivals: the requests in flight.
+        transfers: moves pages from and to other servers.
+        images: reads the images of requests.
+    """
 
     model: ModelInfo
     tokenizer: TokenizerLike
@@ -80,7 +88,7 @@ class Service:
 
     @cached_property
     def roles(self) -> ShownRoles:
-        """The messages that the chat template shows."""
+        """The roles whose messages the chat template shows."""
         return ShownRoles(self.tokenizer, self.template_kwargs)
 
     @cached_property
@@ -89,7 +97,7 @@ class Service:
         return TokenTexts(self.tokenizer)
 
     def check_model(self, name: str | None) -> None:
-        """Raises 404 for a model that is not served here; no name means the one that is."""
+        """Raise 404 for a model that is not served. No name means the served model."""
         if name is not None and name not in self.model.names:
             served = ", ".join(self.model.names)
             message = f"the model {name[:200]!r} does not exist; this server has {served}"
@@ -104,9 +112,10 @@ class Service:
         thinking: ThinkingBudget | None = None,
         expansion: Expansion | None = None,
     ) -> tuple[Request, ...]:
-        """One engine request per choice, prompt by prompt; raises 400 for what can't run.
+        """Return one engine request per choice, prompt by prompt.
 
-        expansion: of the HTTP request, where it is planned in several calls.
+        Raises 400 for a request that cannot run. `expansion` is that of the HTTP request, if
+        several calls plan it.
         """
         run = uuid.uuid4().hex
         requests: list[Request] = []
@@ -115,14 +124,14 @@ class Service:
         for prompt in prompts:
             asked = body.token_limit
             room = self._check_prompt(prompt.ids, None if body.ends_with_context else asked)
-            # As asked, or what is the default here and fits.
+            # The requested limit, or the default if it fits.
             usual = options.get("max_tokens") or default_max_tokens or room
             limit = None if asked is None else min(asked, room)
             limit = expansion.add(body, len(prompt.ids), limit, min(usual, room))
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
                 if body.kv_transfer_params and body.kv_transfer_params.do_remote_decode:
-                    # What follows the first token is the consumer's.
+                    # The consumer generates the tokens after the first.
                     limit, options = 1, options | {"min_tokens": 0}
                 params = _checked(
                     **options | {"max_tokens": limit, "seed": seed + sibling},
@@ -134,14 +143,13 @@ class Service:
         return tuple(requests)
 
     def end_transfers(self, requests: Sequence[Request]) -> None:
-        """Lets go of what these requests, which have ended, did not use."""
+        """Release the pages that these ended requests did not use."""
         if self.transfers is not None:
             for request in requests:
                 self.transfers.ended(request)
 
     async def compile_grammars(self, requests: Sequence[Request]) -> tuple[Request, ...]:
-        """The requests with the forms of their answers, compiled in threads; raises Refused for
-        one that can't be compiled or satisfied."""
+        """Compile the grammars of requests in threads. Raises Refused for an impossible one."""
         forms = dict.fromkeys(request.sampling.structured_outputs for request in requests)
         compiled = {form: await self._compiled(form) for form in forms}
         return tuple(
@@ -159,7 +167,7 @@ class Service:
     def _options(
         self, body: GenerationRequest, expansion: Expansion, num_requests: int
     ) -> dict[str, Any]:
-        """The sampling options of every choice; raises 400 where they name too many tokens."""
+        """Return the sampling options of every choice. Raises 400 if they name too many tokens."""
         options = {**self.default_sampling, **body.sampling_options()}
         try:
             options["bad_words_ids"] = expansion.spell(self.tokenizer, body.bad_words or ())
@@ -169,7 +177,7 @@ class Service:
         return options
 
     def _check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> int:
-        """Tokens that fit behind the prompt."""
+        """Return how many tokens fit after the prompt."""
         if not prompt:
             raise invalid_request("the prompt has no tokens", param="prompt")
         room = self.model.max_model_len - len(prompt)

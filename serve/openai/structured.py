@@ -1,4 +1,4 @@
-"""Request fields for structured output, under OpenAI's, vLLM's and SGLang's names."""
+"""Request fields for structured outputs, under OpenAI's, vLLM's and SGLang's names."""
 
 from functools import cached_property
 from typing import Any, Self
@@ -18,12 +18,12 @@ OTHER_NAMES = {
     "regex": "regex",
     "ebnf": "grammar",
 }
-"""vLLM's older names and SGLang's, with what they are called in structured_outputs."""
+"""vLLM's older names and SGLang's, mapped to their names in `structured_outputs`."""
 FORMATS = ("text", "json_object", "json_schema")
 
 
 class StructuredFields(RefusesUnsupported):
-    """The fields, at most one of which may ask for a form."""
+    """The fields for structured outputs, of which a request may use one."""
 
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -42,7 +42,7 @@ class StructuredFields(RefusesUnsupported):
 
     @cached_property
     def form(self) -> StructuredOutputs | None:
-        """The form of the answer; None for free text."""
+        """The constraint on the answer, or None for free text."""
         asked = {name: {kind: getattr(self, name)} for name, kind in OTHER_NAMES.items()}
         asked = {name: form for name, form in asked.items() if None not in form.values()}
         if self.response_format is not None:

@@ -1,4 +1,4 @@
-"""Request fields for thinking: whether the model does before it answers, and for how long.
+"""Request fields that switch thinking on or off and limit its length.
 
 OpenAI's `reasoning_effort`, the `thinking` of Anthropic's and Kimi's own endpoints, the `reasoning`
 of OpenAI's responses and OpenRouter, and vLLM's `thinking_token_budget`.
@@ -21,7 +21,7 @@ Tokens = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Thinking(BaseModel):
-    """`thinking` as an object. Without a `type` it leaves it to the checkpoint whether to think."""
+    """The object `thinking`. Without a `type` the checkpoint decides whether to think."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,7 +39,7 @@ class Thinking(BaseModel):
 
 
 class Reasoning(BaseModel):
-    """`reasoning`."""
+    """The object `reasoning`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,7 +50,7 @@ class Reasoning(BaseModel):
 
     @property
     def thinks(self) -> bool | None:
-        """Whether to think, where `effort` does not say it: a number of tokens is to be used."""
+        """The switch for thinking, apart from `effort`. `max_tokens` implies thinking."""
         return self.max_tokens is not None or None if self.enabled is None else self.enabled
 
 
@@ -70,13 +70,13 @@ class ThinkingFields(BaseModel):
 
     @property
     def effort(self) -> Effort | None:
-        """How hard to think, if the request says it."""
+        """The effort of thinking, or None if the request has none."""
         inner = self.reasoning and self.reasoning.effort
         return agreed({"reasoning_effort": self.reasoning_effort, "reasoning.effort": inner})
 
     @property
     def thinks(self) -> bool | None:
-        """Whether to think; None where the request leaves it to the checkpoint."""
+        """True or False if the request switches thinking on or off, else None."""
         asked = {
             "reasoning_effort": self.effort and self.effort != "none",
             "thinking": _is_on(self.thinking),
@@ -86,13 +86,12 @@ class ThinkingFields(BaseModel):
 
     @property
     def keeps(self) -> bool | None:
-        """Whether the prompt is to have the reasoning of every earlier turn; None where the request
-        leaves it to the checkpoint."""
+        """True if the prompt must keep the reasoning of every earlier turn; None if unset."""
         return (isinstance(self.thinking, Thinking) and self.thinking.keep == "all") or None
 
     @property
     def thinking_tokens(self) -> int | None:
-        """Tokens of thinking at most; NO_LIMIT for any number, None for the server's default."""
+        """Maximum number of thinking tokens; NO_LIMIT for any, None for the server's default."""
         inner = self.thinking.budget_tokens if isinstance(self.thinking, Thinking) else None
         return agreed(
             {
@@ -104,7 +103,7 @@ class ThinkingFields(BaseModel):
 
     @property
     def tells_reasoning(self) -> bool:
-        """Whether the answer shows what was thought."""
+        """True if the answer includes the reasoning."""
         excluded = self.reasoning is not None and bool(self.reasoning.exclude)
         return self.include_reasoning is not False and not excluded
 
@@ -118,8 +117,10 @@ def _is_on(thinking: Thinking | bool | None) -> bool | None:
 def thinking_budget(
     tokens: int | None, inside: bool, reading: ChatReading, tokenizer: SpecialTokens
 ) -> ThinkingBudget | None:
-    """The budget of an answer; inside: whether the prompt has begun the thinking. 400 where its end
-    can't be told."""
+    """Return the thinking budget of an answer. `inside`: the prompt has begun the thinking.
+
+    Raises 400 if the tokenizer has no end-of-thinking token.
+    """
     if tokens is None or tokens == NO_LIMIT:
         return None
     end, begins = id_of(END_OF_THINK, tokenizer), id_of(THINK, tokenizer)
@@ -130,7 +131,7 @@ def thinking_budget(
 
 
 def agreed(asked: dict[str, Any]) -> Any:
-    """What the fields that are given say; an error where they disagree."""
+    """Return the value on which all given fields agree. Raises an error if they disagree."""
     given = {name: value for name, value in asked.items() if value is not None}
     if len(set(given.values())) > 1:
         said = ", ".join(f"{name} {value!r}" for name, value in given.items())

@@ -1,8 +1,8 @@
 """HTTP endpoints of the tokenizer: POST /tokenize, POST /detokenize, GET /tokenizer_info.
 
-The forms are vLLM's. A prompt becomes the ids that /v1/completions would run, messages those of
-/v1/chat/completions, so `add_special_tokens` decides nothing: special strings in a prompt are meant
-and nothing is put in front.
+The formats are vLLM's. A prompt gets the ids that /v1/completions would run, messages those of
+/v1/chat/completions. `add_special_tokens` therefore has no effect: special strings in a prompt are
+intended, and no token is prepended.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from serve.openai.thinking import ThinkingFields
 from serve.openai.unsupported import CHAT, RefusesUnsupported
 
 CONTEXTS = 8
-"""As many times the context a text may be long, or its tokens: they are only looked at."""
+"""Limit of a text, in context lengths. It may exceed one, because the text is not run."""
 PROMPTS = {name: CHAT[name] for name in ("chat_template", "continue_final_message", "documents")}
-"""Options of chats that would make another prompt."""
+"""Chat options that would change the prompt."""
 
 
 class TokenizeRequest(RefusesUnsupported, ThinkingFields):
@@ -54,14 +54,14 @@ class TokenizeRequest(RefusesUnsupported, ThinkingFields):
         return self
 
     def template_options(self) -> dict[str, Any]:
-        """What the chat template gets besides the messages."""
+        """Return the variables of the chat template besides the messages."""
         options = {"add_generation_prompt": self.add_generation_prompt}
         tools = {"tools": self.tools} if self.tools else {}
         return options | (self.chat_template_kwargs or {}) | tools
 
 
 class TokenizeResponse(BaseModel):
-    """token_strs: the text of each token, if asked for."""
+    """The answer of POST /tokenize. `token_strs` has the text of each token, if requested."""
 
     count: int
     max_model_len: int
@@ -77,13 +77,13 @@ class DetokenizeRequest(FirstErrorOnly):
 
 
 class DetokenizeResponse(BaseModel):
-    """Special tokens are part of the text, halves of characters U+FFFD."""
+    """The answer of POST /detokenize, with special tokens, and U+FFFD for partial characters."""
 
     prompt: str
 
 
 def tokenization_router(service: Service) -> APIRouter:
-    """The endpoints over the tokenizer of `service`."""
+    """Return the endpoints over the tokenizer of `service`."""
     router, tokenizer = APIRouter(route_class=JsonRoute), service.tokenizer
 
     @router.post("/tokenize", response_model=TokenizeResponse)
@@ -105,7 +105,7 @@ def tokenization_router(service: Service) -> APIRouter:
 
     @router.get("/tokenizer_info")
     async def tokenizer_info() -> dict[str, str | None]:
-        """The named tokens and the chat template; null for one that the checkpoint has not."""
+        """Return the named tokens and the chat template; null for those the checkpoint lacks."""
         named = dict.fromkeys(("bos_token", "eos_token", "pad_token"))
         template = {"chat_template": tokenizer.template_text}
         return named | dict(tokenizer.named_tokens) | template
@@ -114,7 +114,7 @@ def tokenization_router(service: Service) -> APIRouter:
 
 
 def _tokenize(service: Service, body: TokenizeRequest, images: Items | None = None) -> Response:
-    """The answer's bytes, made where its tokens are, which may be in a thread."""
+    """Tokenise and encode the answer. It may run in a thread."""
     headers: dict[str, str] = {}
     if body.prompt is None:
         ids = chat_prompt(service, body, images or {}, CONTEXTS).ids

@@ -1,4 +1,4 @@
-"""Request fields for tool calling: what the model may call, and what it must."""
+"""Request fields for tool calling: the tools that the model may or must call."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -18,8 +18,7 @@ from serve.chat_format.parts import ToolSpec
 
 
 class Function(AsSent):
-    """A function the model may call; parameters is the JSON schema of its arguments, which strict
-    ones never leave."""
+    """A function and the JSON schema of its arguments, which those of a strict one always match."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -59,14 +58,14 @@ class NamedChoice(BaseModel):
 
 
 class AllowedTools(BaseModel):
-    """Some of the tools, and whether one of them must be called."""
+    """Some of the tools. Mode "required" means that one of them must be called."""
 
     mode: Literal["auto", "required"]
     tools: list[NamedChoice] = Field(min_length=1)
 
 
 class AllowedChoice(BaseModel):
-    """A tool_choice that names the functions of which the model may call any."""
+    """A tool_choice that restricts calls to some functions."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -112,20 +111,20 @@ class ToolFields(BaseModel):
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
-        """The tools as the chat template reads them; none when none may be called."""
+        """The tools as the chat template reads them; empty if none may be called."""
         tools = [] if self.tool_choice == "none" else self.tools or []
         return [tool.sent for tool in tools]
 
     @property
     def offered(self) -> list[ToolSpec]:
-        """The functions the model knows of."""
+        """The functions in the prompt."""
         functions = [tool.function for tool in self.tools or ()]
         functions = [] if self.tool_choice == "none" else functions
         return [ToolSpec(f.name, f.parameters or {}, f.strict is True) for f in functions]
 
     @property
     def callable(self) -> list[ToolSpec]:
-        """Those of them it may call: all, or those that the request names, each once."""
+        """The functions that may be called: all, or those that the request names, each once."""
         chosen = self._chosen
         named = {tool.name: tool for tool in reversed(self.offered)}
         return self.offered if chosen is None else [named[name] for name in sorted(chosen)]
@@ -143,18 +142,18 @@ class ToolFields(BaseModel):
 
     @property
     def names_tool(self) -> bool:
-        """Whether the request says which function is to be called."""
+        """True if the request names the function to call."""
         return isinstance(self.tool_choice, NamedChoice)
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer must be calls, not text."""
+        """True if the answer must be calls, not text."""
         choice = self.tool_choice
         mode = choice.allowed_tools.mode if isinstance(choice, AllowedChoice) else choice
         return self.names_tool or mode == "required"
 
     @property
     def holds_calls(self) -> bool:
-        """Whether a call that the model may choose to make must be held to something."""
+        """True if a call that the model may choose to make must be constrained."""
         limited = isinstance(self.tool_choice, AllowedChoice)
         return limited or any(tool.strict for tool in self.offered)

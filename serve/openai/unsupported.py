@@ -1,8 +1,7 @@
-"""Request options this release does not have, with the values that change nothing.
+"""Request options that this release does not support, with their values that change nothing.
 
-Silently ignoring an option that would change the answer is worse than refusing it, so anything
-outside the neutral values is an error that names the option. Unknown names are ignored: routers
-and clients add fields of their own.
+Ignoring an option that would change the answer is worse than refusing it. Any other value is an
+error that names the option. Unknown names are ignored: routers and clients add their own fields.
 """
 
 from collections.abc import Mapping
@@ -61,7 +60,7 @@ MESSAGE = {
     "partial": (None, False),
     "prefix": (None, False),
 }
-"""Of messages. `partial` is Moonshot's way to have an answer continued, `prefix` DeepSeek's."""
+"""Fields of messages. Moonshot's `partial` and DeepSeek's `prefix` continue an answer."""
 STREAM = {"include_obfuscation": (None, False)}
 CONTINUED = "render the prompt with a part of the answer and send it to /v1/completions"
 INSTEAD_OF_PARTS = {"partial": CONTINUED, "prefix": CONTINUED, "function_call": "use tool_calls"}
@@ -88,22 +87,22 @@ INSTEAD = {
     "verbosity": "say in the prompt how long answers should be",
     "stop_regex": "stop takes plain strings",
 }
-"""What to do without the option, where that is more than leaving it out."""
+"""Alternatives to an option, if there is a better one than leaving it out."""
 
 
 def not_here(param: str, instead: str) -> PydanticCustomError:
-    """What a validator raises for an option that this release has not."""
+    """Return the error that a validator raises for an unsupported option."""
     message = "{param} is not implemented in this release; {instead}"
     return PydanticCustomError("unsupported_option", message, {"param": param, "instead": instead})
 
 
 class RefusesUnsupported(FirstErrorOnly):
-    """A body that may name the options of `neutral` with the values there alone."""
+    """Body that accepts the options in `neutral` only with the values listed there."""
 
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     instead: ClassVar[Mapping[str, str]] = INSTEAD
     within: ClassVar[str] = ""
-    """What stands before the names in errors: the field that holds the object, and a dot."""
+    """Prefix of the names in errors: the field that contains the object, and a dot."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,1 +1,1 @@
-"""The flags of commands, read into values and checked; nothing here imports JAX."""
+"""Flags of commands, parsed into checked values; nothing here imports JAX."""

@@ -11,14 +11,16 @@ from convert.files.json_object import parse_value
 
 PARSERS = ("auto", "none", "kimi_k2", "minimax_m2")
 OTHER_NAMES = {"kimi": "kimi_k2", "minimax": "minimax_m2"}
-"""SGLang's names of parsers, with vLLM's."""
+"""SGLang's names of parsers -> vLLM's."""
 
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """The flags as values. template: in place of the checkpoint's; its text and where it is from.
-    auto_tool_choice None: wherever calls can be read. strict_tools: every tool is strict.
-    thinking_token_budget: of requests that set none."""
+    """Values of the chat flags; `template` is the text and origin of one to use instead.
+
+    `auto_tool_choice` None: wherever calls can be parsed. `strict_tools`: every tool is strict.
+    `thinking_token_budget`: for requests that set none.
+    """
 
     template: tuple[str, str] | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -30,7 +32,7 @@ class ChatOptions:
 
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags in a group of their own."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("chat")
     group.add_argument(
         "--chat-template", metavar="FILE", help="a jinja template in place of the checkpoint's"
@@ -68,7 +70,7 @@ def add_chat_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_chat_options(flags: argparse.Namespace) -> ChatOptions:
-    """Raises ValueError, naming the flag, for a template or variables that can't be used."""
+    """Read the chat flags; ValueError, naming the flag, for an unusable template or variables."""
     return ChatOptions(
         template=_read_template(flags.chat_template),
         template_kwargs=_read_kwargs(flags.default_chat_template_kwargs),

@@ -1,4 +1,4 @@
-"""Flags of how checkpoints are loaded, for every command that loads a pair."""
+"""Flags that control how checkpoints are loaded, for every command that loads a pair."""
 
 import argparse
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # Only names of types: flags are read before anything imports JAX.
+    # Types only: flags are read before anything imports JAX.
     from convert.activations import Activations
     from convert.pairing import HeadChoice
     from convert.published.weights import Int4OrderChoice
@@ -25,7 +25,7 @@ FLAGS = {
     "rope_theta": "--draft-rope-theta",
     "yarn_factor": "--draft-yarn-factor",
 }
-"""Of a draft's options; each takes its default from LoadOptions."""
+"""Flags of options that only drafts have; their defaults are LoadOptions'."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LoadOptions:
 
     @property
     def for_draft(self) -> dict[str, Any]:
-        """The arguments that only `load_draft` has."""
+        """Arguments that only `load_draft` has."""
         return {name: getattr(self, name) for name in FLAGS}
 
 
@@ -49,7 +49,7 @@ DEFAULTS = LoadOptions()
 
 
 def add_load_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("loading")
     group.add_argument(
         "--quantize-activations",
@@ -82,7 +82,7 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_load_options(flags: argparse.Namespace, *, has_draft: bool) -> LoadOptions:
-    """The group as values; ValueError, naming the flag, for a draft's option without a draft."""
+    """Read the group; ValueError, naming the flag, for a draft's option without a draft."""
     given = {name: value for name in FLAGS if (value := getattr(flags, name)) is not None}
     if given and not has_draft:
         listed = ", ".join(FLAGS[name] for name in given)

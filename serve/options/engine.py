@@ -1,7 +1,7 @@
 """The engine's options as flags, for every command that builds an engine.
 
-A flag whose `dest` is a field of EngineConfig is an option of the engine; there is nothing else to
-write for a new one. What values may be, and which go together, EngineConfig says.
+A flag whose `dest` is a field of EngineConfig becomes an option of the engine; a new one needs
+nothing else. EngineConfig checks values and combinations.
 """
 
 import argparse
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.scales import KVScales
+from eagle3_jax.engine.kv_scales import KVScales
 from serve.options.kv_scale_file import read_kv_scales
 from serve.options.speculation import Speculation, add_speculation_flags
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
 KERNELS = ("auto", "pallas", "xla", "reference")
-HOW_TO_MEASURE = "eagle3-bench kv-cache --model MODEL --draft DRAFT --measure FILE"
+HOW_TO_MEASURE = "eagle3-bench accept MODEL --draft DRAFT --measure-kv-scales FILE"
 COUNTS = {
     "max_model_len": ("tokens of prompt + answer", "--max-model-len", "--context-length"),
     "max_num_seqs": ("requests decoded together", "--max-num-seqs", "--max-running-requests"),
@@ -29,7 +29,7 @@ COUNTS = {
         "--chunked-prefill-size",
     ),
 }
-"""Flags of fields that are counts, behind what they mean."""
+"""Fields that are counts -> their meaning and flags."""
 FLAGS = {
     "adaptive": "--adaptive",
     "data_parallel_size": "--data-parallel-size",
@@ -49,11 +49,11 @@ FLAGS = {
     "xla_kernels": "--xla-kernels",
     **{field: flag for field, (_, flag, *_) in COUNTS.items()},
 }
-"""What EngineConfig's errors name, under the names that a command line has for it."""
+"""Names in EngineConfig's errors -> flags of the command line."""
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
-    """Adds the groups "speculation" and "engine"; keys: also what `add_speculation_flags` adds."""
+    """Add the groups "speculation" and "engine"; `keys` as in `add_speculation_flags`."""
     add_speculation_flags(parser, keys=keys)
     group = parser.add_argument_group("engine")
     for field in COUNTS:
@@ -84,9 +84,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> 
 
 
 def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> EngineConfig:
-    """The engine of these flags; sizes that are not given are EngineConfig's defaults.
+    """Build the engine's configuration; sizes that are not given are EngineConfig's defaults.
 
-    Raises ValueError, naming the flag, for what can't work.
+    Raises ValueError, naming the flag, for values that cannot work.
     """
     found = {field.name: getattr(flags, field.name, None) for field in fields(EngineConfig)}
     found |= speculation.engine
@@ -101,7 +101,7 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
 
 
 def add_count_flag(parser: Any, field: str) -> None:
-    """The flag of a field of COUNTS, to a parser or a group of one."""
+    """Add the flag of a field of COUNTS to a parser or group."""
     meaning, *names = COUNTS[field]
     default = getattr(EngineConfig, field) or "what that many requests of full length need"
     text = f"{meaning}; default {default}"
@@ -109,7 +109,7 @@ def add_count_flag(parser: Any, field: str) -> None:
 
 
 def add_cache_dtype_flag(parser: Any) -> None:
-    """--kv-cache-dtype, to a parser or a group of one."""
+    """Add --kv-cache-dtype to a parser or group."""
     parser.add_argument(
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,
@@ -119,7 +119,7 @@ def add_cache_dtype_flag(parser: Any) -> None:
 
 
 def add_xla_kernels_flag(parser: Any) -> None:
-    """--xla-kernels, to a parser or a group of one."""
+    """Add --xla-kernels to a parser or group."""
     parser.add_argument(
         "--xla-kernels",
         type=lambda text: tuple(text.split(",")),
@@ -130,7 +130,7 @@ def add_xla_kernels_flag(parser: Any) -> None:
 
 
 def add_scale_flag(parser: Any) -> None:
-    """--kv-cache-scale, to a parser or a group of one."""
+    """Add --kv-cache-scale to a parser or group."""
     parser.add_argument(
         "--kv-cache-scale",
         metavar="FILE|X",
@@ -139,7 +139,7 @@ def add_scale_flag(parser: Any) -> None:
 
 
 def read_scale(given: str) -> float | KVScales:
-    """A number or the factors of a file; ValueError for what is neither."""
+    """Return a number, or the factors in a file; ValueError for anything else."""
     try:
         return float(given)
     except ValueError:
@@ -154,6 +154,6 @@ def read_scale(given: str) -> float | KVScales:
 
 
 def under_flags_names(message: str) -> str:
-    """`page_size must be ...` as `--block-size must be ...`."""
+    """Rewrite `page_size must be ...` as `--block-size must be ...`."""
     names = "|".join(sorted(FLAGS, key=len, reverse=True))
     return re.sub(rf"(?<![\w-])({names})(?!\w)", lambda found: FLAGS[found[1]], message)

@@ -14,7 +14,7 @@ KEY_FLAG = "--hosts-key-file"
 KEY_BYTES = 32
 MAKE_KEY = "(umask 077; openssl rand -hex 32 > FILE)"
 DRIVER = -1
-"""The id of the process that leads where those that are numbered all follow."""
+"""Id of a leading process without devices, where all numbered processes follow."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FLAGS = {
     "coordinator_address": "--coordinator-address",
@@ -25,10 +25,12 @@ FLAGS = {
 
 @dataclass(frozen=True)
 class HostOptions:
-    """One process of several. coordinator: host and port of JAX's coordinator, which process 0 is;
-    plan_port: where calls of programs are handed out, on the same host. key_file: of the key that
-    who connects there must have; None lets in anybody on this machine. driven: whether a process
-    without devices leads, DRIVER, and process 0 follows like all others."""
+    """One of several processes of an engine.
+
+    Process 0 is JAX's `coordinator` (host, port); the same host distributes program calls at
+    `plan_port`. Peers must have the key in `key_file`; None admits any process of this machine. If
+    `driven`, a process without devices leads, DRIVER, and process 0 follows.
+    """
 
     coordinator: tuple[str, int]
     plan_port: int
@@ -39,32 +41,32 @@ class HostOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether all processes are of one machine."""
+        """True if all processes run on one machine."""
         return self.coordinator[0] in LOOPBACK
 
     @property
     def leads(self) -> bool:
-        """Whether this process owns HTTP and scheduling."""
+        """True if this process owns HTTP and scheduling."""
         return self.process_id == (DRIVER if self.driven else 0)
 
     @property
     def leader(self) -> str:
-        """Its name to users."""
+        """The leader's name in messages."""
         return "the command" if self.driven else "process 0"
 
     @property
     def followers(self) -> range:
-        """All processes but the one that leads."""
+        """Ids of all processes except the leader."""
         return range(0 if self.driven else 1, self.num_processes)
 
     @property
     def calls_at(self) -> str:
-        """The address for calls of programs."""
+        """Address for program calls."""
         return joined(self.coordinator[0], self.plan_port)
 
 
 def add_host_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("several hosts: the same command on each, but for its id")
     group.add_argument(
         FLAGS["coordinator_address"],
@@ -96,7 +98,7 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
-    """The group as values, None for a process that is alone; ValueError for half a group."""
+    """Read the group, None for a single process; ValueError if flags are missing."""
     given: dict[str, Any] = {name: getattr(flags, name) for name in FLAGS}
     if flags.master_addr and not flags.coordinator_address:
         port = flags.master_port or DEFAULT_PORT
@@ -128,7 +130,7 @@ def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
 
 
 def _check_alone(flags: argparse.Namespace) -> None:
-    """Raises ValueError for a flag that only several hosts have."""
+    """Raise ValueError for a flag that only several hosts have."""
     for flag in (KEY_FLAG, "--plan-port", "--master-port"):
         if getattr(flags, flag[2:].replace("-", "_")) is not None:
             needed = ", ".join(FLAGS.values())
@@ -136,7 +138,7 @@ def _check_alone(flags: argparse.Namespace) -> None:
 
 
 def _check(hosts: HostOptions) -> None:
-    """Raises ValueError for processes that may not or can't talk to each other."""
+    """Raise ValueError if the processes may not or cannot communicate."""
     if find_spec("zmq") is None:
         raise ValueError("several hosts need the extra hosts: pip install 'eagle3-jax[hosts]'")
     if hosts.key_file is not None:
@@ -149,8 +151,7 @@ def _check(hosts: HostOptions) -> None:
 
 
 def read_key(path: Path, flag: str = KEY_FLAG) -> bytes:
-    """A secret key of 32 bytes. Raises ValueError, naming the flag, for a file that others may
-    read, that can't be read, or that holds no key."""
+    """Read a 32-byte key; ValueError, naming the flag, if it is invalid or others can read it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -171,10 +172,10 @@ def read_key(path: Path, flag: str = KEY_FLAG) -> bytes:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Coordinator's address, number of processes and this one's id as a cluster tells them.
+    """Return coordinator address, process count and process id from a cluster's environment.
 
-    LeaderWorkerSet: variables of its pods. Slurm: of a job step, with JAX's own rules for address
-    and port. Raises ValueError where there is neither.
+    LeaderWorkerSet sets variables in its pods. For a Slurm job step, JAX's own rules give address
+    and port. Raises ValueError if neither is present.
     """
     if "LWS_LEADER_ADDRESS" in environment:
         return {
@@ -193,7 +194,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def joined(host: str, port: int) -> str:
-    """An address as URLs have it."""
+    """Join host and port as in URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -205,5 +206,5 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _beside(port: int) -> int:
-    """The next one, but of the last one, which JAX gives one Slurm job in 4,096."""
+    """Return the next port, but 65534 after 65535, which JAX gives one Slurm job in 4,096."""
     return port + 1 if port < LAST_PORT else port - 1

@@ -1,4 +1,4 @@
-"""Flags of how the server stands in the web: other origins, a path in front, TLS."""
+"""Flags of the server on the web: CORS, a path prefix, TLS."""
 
 import argparse
 import re
@@ -10,12 +10,12 @@ from convert.files.json_object import parse_value
 ANY = ("*",)
 HOST = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*|[0-9a-fA-F:.]+")
 CLIENT_CERTIFICATES = {0: "not asked for", 1: "optional", 2: "required"}
-"""Values of --ssl-cert-reqs: those of Python's ssl.VerifyMode."""
+"""Values of --ssl-cert-reqs, as in Python's ssl.VerifyMode."""
 
 
 @dataclass(frozen=True)
 class Cors:
-    """What pages of other origins may do; the names are those of Starlette's CORSMiddleware."""
+    """Permissions of pages of other origins, under the names of Starlette's CORSMiddleware."""
 
     allow_origins: tuple[str, ...]
     allow_methods: tuple[str, ...] = ANY
@@ -25,8 +25,10 @@ class Cors:
 
 @dataclass(frozen=True)
 class Tls:
-    """Files in PEM form. certfile may hold the key too. ca_certs: who signs clients' certificates;
-    cert_reqs: whether they must have one, as ssl.VerifyMode counts."""
+    """TLS files in PEM form.
+
+    `certfile` may hold the key too. `ca_certs` and `cert_reqs` (as ssl.VerifyMode) verify clients.
+    """
 
     certfile: Path
     keyfile: Path | None = None
@@ -36,9 +38,12 @@ class Tls:
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """cors None: pages of other origins read nothing. root_path: what a proxy in front takes away
-    from paths, without a slash at its end. allowed_hosts: names that requests may be for.
-    checks_hosts: whether requests for other names are refused."""
+    """Values of the web flags.
+
+    `cors` None lets pages of other origins read nothing. `root_path` is the prefix that a proxy
+    removes, without a final slash. `checks_hosts` refuses requests for names not in
+    `allowed_hosts`.
+    """
 
     cors: Cors | None = None
     root_path: str = ""
@@ -48,7 +53,7 @@ class HttpOptions:
 
 
 def add_http_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags in a group of their own, under vLLM's names."""
+    """Add the flags as a group, under vLLM's names."""
     group = parser.add_argument_group("web")
     add = group.add_argument
     lists = {"type": _json_list, "metavar": "JSON"}
@@ -85,7 +90,7 @@ def add_http_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_http_options(flags: argparse.Namespace) -> HttpOptions:
-    """Raises ValueError, naming the flag, for what can't be or would have no effect."""
+    """Read the web flags; ValueError, naming the flag, for invalid or ineffective values."""
     path = flags.root_path.rstrip("/")
     if path and not path.startswith("/"):
         raise ValueError(f"--root-path must begin with a slash; got {flags.root_path!r}")

@@ -1,4 +1,4 @@
-"""Factors of a float8 KV cache as a file: JSON, written by `eagle3-bench kv-cache --measure`."""
+"""Read and write the factors of a float8 KV cache as JSON (`accept --measure-kv-scales`)."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,9 @@ MEASURED = "measured"
 
 
 def read_kv_scales(path: Path) -> KVScales:
-    """The factors of a file {"target": [...], "draft": [...]}; what it says under `measured` is for
-    its readers.
+    """Read the factors of a file {"target": [...], "draft": [...]}; `measured` is ignored.
 
-    Raises ValueError, naming the file, for anything else, and OSError where it can't be read.
+    Raises ValueError, naming the file, for other content, and OSError if it cannot be read.
     """
     try:
         found = parse_value(path.read_text())
@@ -24,7 +23,7 @@ def read_kv_scales(path: Path) -> KVScales:
     if not isinstance(found, dict) or set(found) - {MEASURED} != set(POOLS):
         raise ValueError(
             f"{path} must be a JSON object with the lists `target` and `draft`, as "
-            "eagle3-bench kv-cache --measure writes it"
+            "eagle3-bench accept --measure-kv-scales writes it"
         )
     lists = (found[name] for name in POOLS)
     if not all(isinstance(it, list) and {*map(type, it)} <= {int, float} for it in lists):
@@ -36,6 +35,6 @@ def read_kv_scales(path: Path) -> KVScales:
 
 
 def write_kv_scales(path: Path, scales: KVScales, measured: dict[str, Any]) -> None:
-    """Writes the file; measured: from what."""
+    """Write the file; `measured` describes the measurement."""
     content = {"target": scales.target, "draft": scales.draft, MEASURED: measured}
     path.write_text(json.dumps(content, indent=2) + "\n")

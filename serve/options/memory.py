@@ -1,4 +1,4 @@
-"""Flags of the share of a GPU's memory: vLLM's and SGLang's, which count differently."""
+"""Flags of the fraction of GPU memory to use: vLLM's and SGLang's, which count differently."""
 
 import argparse
 import math
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 GIB = 2**30
 VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-"""The share that JAX's allocator takes, 0.75 where neither is set; the second is the older name."""
+"""Fraction that JAX's allocator takes, 0.75 if neither is set; the second is the older name."""
 FOR_PROGRAMS = 0.1
 MOST = 0.98
 
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """A share of each device's memory. programs_on_top: it is for weights, requests and KV cache
-    alone, and what programs need while they run comes on top of it."""
+    """A fraction of each device's memory for weights, requests and KV cache.
+
+    It includes the memory of programs, unless that comes on top (`programs_on_top`).
+    """
 
     share: float
     programs_on_top: bool = False
 
     def claim(self, environment: MutableMapping[str, str]) -> float:
-        """The share that JAX's allocator takes: the environment's, which else is set, before JAX
-        looks for devices."""
+        """Return the allocator's fraction; set it in the environment, before JAX has devices."""
         for name in VARIABLES:
             if name in environment:
                 return float(environment[name])
@@ -32,7 +33,7 @@ class MemoryShare:
 
 
 def add_memory_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags in a group of their own."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("memory")
     group.add_argument(
         "--gpu-memory-utilization",
@@ -64,8 +65,8 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         dest="kv_offloading_least_tokens",
         metavar="N",
-        help="fewer than these are prefilled again, not loaded; default: what eagle3-plan's model "
-        "finds for the pair on this GPU; 1, any page, on CPU",
+        help="fewer than these are prefilled again, not loaded; default 1, any page; eagle3-plan "
+        "recommends one for slow links",
     )
     group.add_argument(
         "--kv-offloading-dir",
@@ -91,7 +92,7 @@ def _gibibytes(text: str) -> int:
 def read_memory_share(
     flags: argparse.Namespace, *, several_hosts: bool = False
 ) -> MemoryShare | None:
-    """ValueError, naming the flag, for no share, and where something else sizes the cache."""
+    """Read the fraction; ValueError, naming the flag, for a bad one or several cache sizes."""
     if several_hosts and flags.kv_offloading_dir:
         raise ValueError("--kv-offloading-dir: several processes as one engine keep none on disk")
     names = ("gpu_memory_utilization", "mem_fraction_static", "num_pages")

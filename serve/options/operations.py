@@ -1,4 +1,4 @@
-"""Flags of running a server: API keys, limits, timeouts, logs, traces."""
+"""Flags for operating a server: API keys, limits, timeouts, logs, traces."""
 
 import argparse
 import os
@@ -17,8 +17,10 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True)
 class Operations:
-    """How the server is run. No keys: anybody may ask. admin_api_key: of clients that may act on
-    the requests of others and on the server."""
+    """Options for operating the server; without `api_keys` any client may send requests.
+
+    Clients with `admin_api_key` may act on the server and on other clients' requests.
+    """
 
     api_keys: tuple[str, ...] = ()
     admin_api_key: str | None = None
@@ -35,7 +37,7 @@ class Operations:
 
 
 def add_operation_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags in a group of their own."""
+    """Add the flags as a group."""
     group, default = parser.add_argument_group("operations"), Operations()
     _add_log_flags(group)
     _add_key_flags(group)
@@ -109,7 +111,7 @@ def _add_log_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def read_operation_options(flags: argparse.Namespace) -> Operations:
-    """Raises ValueError, naming the flag, for limits below their least."""
+    """Read the flags; ValueError, naming the flag, for limits below their minimum."""
     for name in ("max_body_size", "max_num_queued_reqs", "client_timeout", "watchdog_timeout"):
         if not getattr(flags, name) > 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0")

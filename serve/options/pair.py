@@ -1,4 +1,4 @@
-"""The options of commands that run a pair: which, how it is loaded, and the engine over it."""
+"""Options of commands that run a pair: its checkpoints, loading, and engine."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,13 +13,15 @@ from serve.options.sources import PairSources, add_source_flags, read_sources
 from serve.options.speculation import Speculation, read_speculation
 
 DEMO, DEMO_VISION = "eagle3-demo", "eagle3-demo-vision"
-"""The embedded pairs, of text and of pictures, under the names that clients see."""
+"""Names of the embedded pairs for text and for images, as clients see them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """model: a directory or hub id, None for an embedded pair. demo: which, empty with a model.
-    max_model_len: the engine's, None where the model or the prompts decide."""
+    """Options of a pair and its engine; `model` is None for an embedded pair, which `demo` names.
+
+    `max_model_len` is the engine's, None if the model or the prompts decide.
+    """
 
     model: str | None
     demo: str
@@ -33,7 +35,7 @@ class PairOptions:
 
 
 def add_demo_flags(parser: Any) -> None:
-    """--demo and --demo-vision, to a parser or a group of one: one value, empty without either."""
+    """Add --demo and --demo-vision to a parser or group; both set `demo`, else it is empty."""
     add = parser.add_argument
     add("--demo", action="store_const", const=DEMO, default="", help="the embedded pair")
     add(
@@ -47,7 +49,7 @@ def add_demo_flags(parser: Any) -> None:
 
 
 def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
-    """Adds the groups of a pair and its engine; keys: also what `add_speculation_flags` adds."""
+    """Add the groups of a pair and its engine; `keys` as in `add_speculation_flags`."""
     add_source_flags(parser)
     add_engine_flags(parser, keys=keys)
     add_memory_flags(parser)
@@ -58,7 +60,7 @@ def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> No
 def read_pair_options(
     flags: argparse.Namespace, model: str | None, *, several_hosts: bool = False
 ) -> dict[str, Any]:
-    """The fields; ValueError, naming the flag, for what can't be loaded or run."""
+    """Return the fields of PairOptions; ValueError, naming the flag, for unusable values."""
     if bool(model) == bool(flags.demo):
         raise ValueError("give one of MODEL, a checkpoint directory or hub id, and --demo")
     speculation = read_speculation(flags)

@@ -11,7 +11,7 @@ ONE_OF_EACH = {
     "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
     "--prefill-context-parallel-size": ("-pcp",),
 }
-"""Known, and refused beyond 1."""
+"""Known flags that must be 1."""
 ONE_SERVER_EACH = (
     "run one server for each replica and a router before them, or set --tensor-parallel-size"
 )
@@ -19,9 +19,11 @@ ONE_SERVER_EACH = (
 
 @dataclass(frozen=True)
 class ParallelOptions:
-    """How many devices hold the target, whether by whole experts, and how many hold the draft: as
-    many, or each of them all of it. kv_cache_interleave_size: see `add_interleave_flag`.
-    data_parallel_size: how often that is there, but for the experts."""
+    """Numbers of devices for target and draft; the draft's is 1 or the target's.
+
+    `enable_expert_parallel` splits by whole experts. `data_parallel_size` counts replicas of all
+    but the experts. `kv_cache_interleave_size`: see `add_interleave_flag`.
+    """
 
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
@@ -31,12 +33,12 @@ class ParallelOptions:
 
     @property
     def devices(self) -> int:
-        """Of all replicas."""
+        """Number of devices of all replicas."""
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def splits_draft(self) -> bool:
-        """Whether devices hold parts of the draft."""
+        """True if devices hold parts of the draft."""
         return self.draft_tensor_parallel_size > 1
 
 
@@ -44,7 +46,7 @@ ONE_DEVICE = ParallelOptions()
 
 
 def add_parallel_flags(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """Adds the group to a command; data: it may run replicas."""
+    """Add the flags as a group; `data` if the command may run replicas."""
     group = parser.add_argument_group("several devices")
     group.add_argument(
         "--tensor-parallel-size",
@@ -91,15 +93,13 @@ def add_parallel_flags(parser: argparse.ArgumentParser, *, data: bool = False) -
 
 
 def add_no_replicas(parser: Any, instead: str) -> None:
-    """The flag of replicas, to a parser or a group of one that has none: what to do instead is said
-    of more."""
+    """Add a flag of replicas that accepts only 1, and otherwise suggests `instead`."""
     refused = partial(_one, instead=instead)
     parser.add_argument(DATA_FLAG, *DATA_ALIASES, type=refused, default=1, help=argparse.SUPPRESS)
 
 
 def add_interleave_flag(group: Any) -> None:
-    """How many tokens of a divided context a device keeps in a row, under vLLM's names, to a parser
-    or a group of one."""
+    """Add the flag for consecutive tokens of a divided context, under vLLM's names."""
     group.add_argument(
         "--dcp-kv-cache-interleave-size",
         "--cp-kv-cache-interleave-size",
@@ -114,8 +114,7 @@ def add_interleave_flag(group: Any) -> None:
 def say_interleaving(
     size: int | None, parts: int, page_size: int, say: Callable[[str], None]
 ) -> None:
-    """A line where contexts are divided in other pieces than of `size` tokens: each of `parts`
-    devices keeps page_size tokens of a page."""
+    """Report a `size` that is not this engine's: `page_size` tokens on each of `parts` devices."""
     if parts > 1 and size not in (None, page_size):
         say(
             f"--dcp-kv-cache-interleave-size {size}: here each of {parts} devices keeps "
@@ -126,9 +125,9 @@ def say_interleaving(
 def read_parallel_options(
     flags: argparse.Namespace, draft_tensor_parallel_size: Any = None
 ) -> ParallelOptions:
-    """The group as values; ValueError, naming the flag, for sizes that this engine has not.
+    """Read the group; ValueError, naming the flag, for unsupported sizes.
 
-    draft_tensor_parallel_size: as the speculative config has it, None for the target's.
+    `draft_tensor_parallel_size` is the speculative config's, None for the target's.
     """
     size, experts = flags.tensor_parallel_size, flags.expert_parallel_size
     replicas = flags.data_parallel_size

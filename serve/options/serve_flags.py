@@ -1,4 +1,4 @@
-"""The flags of eagle3-serve: vLLM's names, and the SGLang aliases that mean something here."""
+"""Flags of eagle3-serve: vLLM's names, and the SGLang aliases that have an effect here."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from serve.options.sources import add_model_argument
 
 
 def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
-    """Reads the command line into options and the names of flags, or of keys, without effect here.
+    """Parse the command line into options and the names of flags or keys without effect.
 
-    Ends the process with status 2 and one line for what can't be served.
+    Errors exit the process with status 2 and one line.
     """
     return read_command(_build_parser(), argv, _read)
 

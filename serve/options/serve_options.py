@@ -21,9 +21,9 @@ from serve.options.pair import PairOptions, read_pair_options
 from serve.options.sources import model_of
 
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
-"""How much responses say about speculation (serve.openai.answers.spec_metrics)."""
+"""Detail of speculation metrics in responses (serve.openai.answers.spec_metrics)."""
 UNMEASURED = "1"
-"""vLLM's factor of an fp8 cache where none was measured; published command lines mean it."""
+"""vLLM's factor of an unmeasured fp8 cache, which published command lines rely on."""
 SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)
 
 
@@ -50,7 +50,7 @@ class ServeOptions(PairOptions):
 
 
 def check_options(flags: argparse.Namespace) -> ServeOptions:
-    """Raises ValueError, naming the flag, for what can't be served."""
+    """Read all options; ValueError, naming the flag, for values that cannot be served."""
     if not 0 <= flags.port <= 65535:
         raise ValueError(f"--port must be in 0..65535; got {flags.port}")
     if flags.drain_timeout < 0:
@@ -85,7 +85,7 @@ def check_options(flags: argparse.Namespace) -> ServeOptions:
 
 
 def _read_kv_transfer(flags: argparse.Namespace, *, several_hosts: bool) -> KVTransferConfig | None:
-    """With host memory of a default size where none was asked for: pages go through it."""
+    """Read the transfer flags; set a default size of host memory, which transfers need."""
     path = flags.kv_transfer_key_file
     key = b"" if path is None else read_key(path, KEY_FLAG)
     config = read_kv_transfer_config(flags.kv_role, flags.kv_transfer_config, key)

@@ -1,4 +1,4 @@
-"""Flags of where a pair comes from: directories or hub ids, with their revisions."""
+"""Flags of a pair's sources: directories or hub ids, with their revisions."""
 
 import argparse
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from serve.options.speculation import Speculation
 
 @dataclass(frozen=True)
 class PairSources:
-    """What names the parts of a pair. target: None for the embedded pair, which brings its draft;
-    tokenizer: None for the target's own."""
+    """The sources of a pair; no target means an embedded pair, no tokenizer the target's."""
 
     target: Source | None = None
     draft: Source | None = None
@@ -19,15 +18,14 @@ class PairSources:
 
 
 def add_model_argument(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
-    """Adds the model in both forms that commands of other engines have."""
+    """Add the model argument, positional and as --model, since other engines have both forms."""
     add = group.add_argument
     add("model_positional", metavar="MODEL", nargs="?", help="checkpoint directory, or hub id")
     add("--model", "--model-path", metavar="MODEL", help="the same")
 
 
 def model_of(flags: argparse.Namespace) -> str | None:
-    """The model that was named in either form; ValueError for two, but for one in a file of flags,
-    before which the command line goes."""
+    """Return the model; ValueError for two, unless one is from --config, which is overridden."""
     first, second = flags.model_positional, flags.model
     if first and second and first != second and not getattr(flags, "config", None):
         raise ValueError(f"two models are named: {first} and --model {second}")
@@ -35,13 +33,13 @@ def model_of(flags: argparse.Namespace) -> str | None:
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the groups to a command."""
+    """Add the groups for hub ids and the tokenizer."""
     add_hub_flags(parser)
     add_tokenizer_flags(parser)
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
         "--tokenizer",
@@ -55,7 +53,7 @@ def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
 def read_sources(
     flags: argparse.Namespace, model: str | None, speculation: Speculation
 ) -> PairSources:
-    """The group as values; ValueError for a revision of what has none."""
+    """Read the sources; ValueError for a revision of a source that has none."""
     if flags.revision and not model:
         raise ValueError("--revision belongs to a hub id; --demo has no revisions")
     draft = speculation.draft
@@ -67,7 +65,7 @@ def read_sources(
 
 
 def tokenizer_source(flags: argparse.Namespace) -> Source | None:
-    """The tokenizer that was asked for; ValueError for a revision of what has none."""
+    """Return the requested tokenizer's source; ValueError for a revision without one."""
     if flags.tokenizer:
         return source_of(flags, flags.tokenizer, flags.tokenizer_revision)
     if flags.tokenizer_revision:

@@ -1,4 +1,4 @@
-"""The flags of speculation: vLLM's --speculative-config, its keys as flags, and SGLang's."""
+"""Flags of speculation: vLLM's --speculative-config, its keys as flags, and SGLang's."""
 
 import argparse
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from eagle3_jax.engine.config import EngineConfig
 
 DEFAULT_K = EngineConfig.num_speculative_tokens
 DRAFT_KEYS = ("quantization", "max_model_len", "kv_cache_dtype")
-"""vLLM's keys of the draft alone: here its tensors say how they are quantised, and it shares the
-target's length and cache dtype."""
+"""vLLM's keys for the draft alone. Here tensors define its quantisation, and it shares the target's
+length and cache dtype."""
 KEY_FLAGS = {
     "model": "--draft",
     "revision": "--draft-revision",
@@ -24,12 +24,11 @@ KEY_FLAGS = {
 
 @dataclass(frozen=True)
 class Speculation:
-    """Which draft proposes, and how.
+    """The draft and the method of speculation.
 
-    draft: its directory or hub id, of which revision is one; None for the embedded one, or none.
-    engine: fields of EngineConfig.
-    draft_tensor_parallel_size: devices that share the draft, None for as many as the target.
-    without_effect: keys that were given and change nothing.
+    `draft` is a directory or hub id with its `revision`; None for the embedded draft or no draft.
+    `engine` has fields of EngineConfig. `draft_tensor_parallel_size` None means as many devices as
+    the target. `without_effect` lists given keys that change nothing.
     """
 
     draft: str | None = None
@@ -40,7 +39,7 @@ class Speculation:
 
 
 def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
-    """Adds the group to a command; keys: those of KEY_FLAGS too."""
+    """Add the flags as a group; `keys` adds those of KEY_FLAGS."""
     group = parser.add_argument_group("speculation")
     add = group.add_argument
     if keys:
@@ -77,7 +76,7 @@ def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False
 
 
 def add_tree_flags(parser: Any) -> None:
-    """SGLang's flags of a tree, to a parser or a group of one."""
+    """Add SGLang's flags of a tree to a parser or group."""
     parser.add_argument(
         "--speculative-eagle-topk",
         type=int,
@@ -93,14 +92,13 @@ def add_tree_flags(parser: Any) -> None:
 
 
 def read_speculation(flags: argparse.Namespace) -> Speculation:
-    """The group as values. Raises ValueError, naming the flag or key, for what can't be read, for
-    a draft too many, and for drafts without one."""
+    """Read the group; ValueError, naming flag or key, for bad values, no draft or too many."""
     speculation = _as_given(flags)
     if flags.demo and speculation.draft:
         raise ValueError("--demo brings its own draft; leave the draft's directory (--draft) out")
     has_draft = flags.demo or speculation.draft
     k = speculation.engine.get("num_speculative_tokens", 0)
-    # In exact mode k is also the width of plain decoding's program: no draft then, only rows.
+    # In exact mode k also sets the width of plain decoding's program, which needs no draft.
     if k and not has_draft and not flags.exact:
         raise ValueError(
             "speculation needs a draft: the key `model` of --speculative-config"
@@ -110,7 +108,7 @@ def read_speculation(flags: argparse.Namespace) -> Speculation:
 
 
 def _as_given(flags: argparse.Namespace) -> Speculation:
-    """What the one way of saying it says that was used: JSON, its keys as flags, or SGLang's."""
+    """Read the one form that was used: JSON, its keys as flags, or SGLang's flags."""
     given = {name: value for name, value in vars(flags).items() if value is not None}
     config = given.pop("speculative_config", None)
     sglang = [name for name in given if name.startswith("speculative_")]
@@ -185,13 +183,12 @@ def _require(name: str, value: object, supported: object) -> None:
 
 
 def _frozen(value: Any) -> Any:
-    """JSON's lists as tuples."""
+    """Convert JSON's lists to tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _is(kind: Any, value: Any) -> bool:
-    """Whether a JSON value is of one of the types, or a list of such; true and false are no
-    numbers."""
+    """Return whether a value has one of the types, or is a list of such; bools are no numbers."""
     if isinstance(kind, list):
         return type(value) is list and all(_is(kind[0], item) for item in value)
     return type(value) in kind
@@ -212,4 +209,4 @@ SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
     "synthetic_acceptance_length": (NUMBER, "a number"),
     "synthetic_acceptance_rates": ([NUMBER], "a list of numbers"),
 }
-"""Keys of --speculative-config, with what their values must be."""
+"""Keys of --speculative-config -> type and description of their values."""

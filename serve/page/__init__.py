@@ -1,6 +1,6 @@
-"""The page at /: a chat with the running model whose tokens are coloured by their origin.
+"""The page at /: a chat with the model, with tokens coloured by their origin.
 
-Plain files, read once and served by name. The browser may load nothing that is not from here.
+The files are read once and served by name. The browser may load nothing from elsewhere.
 """
 
 from importlib.resources import files
@@ -35,13 +35,13 @@ HEADERS = {
 
 
 def page_files() -> dict[str, bytes]:
-    """The files of the page by name."""
+    """Return the files of the page by name."""
     found = (file for file in files(__name__).iterdir() if _suffix(file.name) in MEDIA_TYPES)
     return {file.name: file.read_bytes() for file in found}
 
 
 def page_router() -> APIRouter:
-    """GET / and the files that the page there names."""
+    """Return the router for GET / and the files of the page."""
     router, contents = APIRouter(include_in_schema=False), page_files()
 
     @router.get("/")

@@ -1,4 +1,4 @@
-// One answer as it streams: its text, its calls of tools, the origins of its tokens and its times.
+// One streamed answer: its text, tool calls, token origins and times.
 
 import { Call } from "./call.js";
 import { figures, Writer } from "./tokens.js";
@@ -7,7 +7,7 @@ import { make, View } from "./view.js";
 const ENDS = { length: "cut at max tokens", abort: "given up by the server" };
 
 export class Answer {
-  // open: makes the element of the message once there is something to show.
+  // open: creates the message's element, called at the first chunk.
   constructor(open, markdown) {
     this.open = open;
     this.markdown = markdown;
@@ -29,14 +29,14 @@ export class Answer {
     this.reason = choice.finish_reason ?? this.reason;
   }
 
-  // Until the answer is whole a screen reader waits.
+  // aria-busy makes screen readers wait for the complete answer.
   begin() {
     const message = this.open();
     message.setAttribute("aria-busy", "true");
     return message;
   }
 
-  // Servers name the reasoning in one of two ways, and some in both.
+  // Servers use one of two names for the reasoning, some use both.
   write({ reasoning, reasoning_content, content, tool_calls }) {
     const thought = reasoning ?? reasoning_content;
     if (thought) {
@@ -57,7 +57,7 @@ export class Answer {
     for (const view of [this.reasoning, this.text]) view?.draw();
   }
 
-  // Says how it ended, unless by itself; without a reason somebody stopped it.
+  // Shows the finish reason unless it is normal. An answer without one was stopped by the user.
   finish() {
     this.draw();
     this.calls.forEach((call) => call.finish());
@@ -69,7 +69,7 @@ export class Answer {
     this.message.append(note);
   }
 
-  // As the next request repeats it; undefined where nothing was answered.
+  // The message for the next request; undefined for an empty answer.
   get said() {
     if (!this.text && !this.calls.length) return undefined;
     const calls = this.calls.map((call) => call.said);
@@ -81,7 +81,7 @@ export class Answer {
     };
   }
 
-  // Of these the rate counts tokens behind the first chunk, and the wait is until that.
+  // rate: tokens per second after the first chunk. wait: milliseconds until the first chunk.
   get figures() {
     const seconds = (this.last - this.first) / 1000;
     return {

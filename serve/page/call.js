@@ -1,4 +1,4 @@
-// A call of a tool as it streams, and the result that a person gives in the tool's place.
+// A streamed tool call, and the result that the user enters for it.
 
 import { make, View } from "./view.js";
 
@@ -33,7 +33,7 @@ export class Call {
     return { id: this.id, type: "function", function: { name: this.name, arguments: this.text.text } };
   }
 
-  // The message of the tool.
+  // The tool's message, with its result.
   get answered() {
     return { role: "tool", tool_call_id: this.id, content: this.result.value };
   }

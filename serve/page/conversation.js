@@ -1,18 +1,18 @@
-// What was said, as the next request repeats it, beside the elements that show it.
+// The turns of the conversation: their messages for the next request, and their elements.
 
 import { copyButton, make } from "./view.js";
 
 export class Conversation {
   constructor(log) {
     this.log = log;
-    this.turns = []; // {messages, element}, the oldest first
+    this.turns = []; // {messages, element}, oldest first
   }
 
   get messages() {
     return this.turns.flatMap((turn) => turn.messages);
   }
 
-  // An element of the log; without a turn it is only shown.
+  // Adds an element to the log. Without a turn it is not part of the next request.
   show(role) {
     this.log.querySelector(".empty")?.remove();
     const element = make("article", role);
@@ -27,7 +27,7 @@ export class Conversation {
     return turn;
   }
 
-  // Takes a turn and all that is shown from it on away, and says what it was.
+  // Removes a turn and everything after it. Returns its messages.
   cut(turn) {
     while (turn.element.nextSibling) turn.element.nextSibling.remove();
     turn.element.remove();
@@ -35,7 +35,7 @@ export class Conversation {
     return turn.messages;
   }
 
-  // A turn that got no answer stays on the screen, and is not said again.
+  // Keeps a turn without an answer on the screen, but not in the next request.
   forget(turn) {
     this.turns = this.turns.filter((one) => one !== turn);
     turn.element.querySelector(".actions")?.remove();
@@ -47,7 +47,7 @@ export class Conversation {
   }
 }
 
-// Buttons below a message: [[label, what it does], ...]; text: what Copy copies.
+// Adds buttons below a message: [[label, handler], ...]. text: copied by Copy.
 export function actions(element, buttons, text) {
   const row = make("p", "actions");
   for (const [label, act] of buttons) {

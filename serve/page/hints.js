@@ -1,4 +1,4 @@
-// What a token is: shown under the pointer, and with the arrow keys in an answer that has the focus.
+// Token details, shown under the pointer, or with the arrow keys in a focused answer.
 
 const box = document.getElementById("hint");
 

@@ -6,9 +6,9 @@ import { make } from "./view.js";
 const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const find = (id) => document.getElementById(id);
 
-let waiting = []; // the URLs of those that go with it
+let waiting = []; // data URIs of the images of the next message
 
-// fail: tells a person what can't be sent.
+// fail: shows a message about a file that can't be sent.
 export function watchImages(fail) {
   const give = (files) => add([...files], fail);
   find("attach").addEventListener("click", () => find("file").click());
@@ -22,7 +22,7 @@ export function watchImages(fail) {
   find("chat").addEventListener("dragover", (event) => taken(event, event.dataTransfer, () => {}));
 }
 
-// A paste or drop of text stays the browser's.
+// Handles files; the browser handles pasted or dropped text.
 function taken(event, data, give) {
   if (!sees() || !data.types.includes("Files")) return;
   event.preventDefault();
@@ -48,7 +48,7 @@ function read(file) {
 
 export const images = () => waiting;
 
-// Shows those that wait, each with a button that takes it back.
+// Shows the images of the next message, each with a Remove button.
 export function setImages(urls) {
   waiting = urls;
   find("waiting").hidden = !urls.length;
@@ -74,7 +74,7 @@ export function picture(url, i) {
   return shown;
 }
 
-// The content of a message, and back.
+// Converts text and image URLs to the content of a message; `said` converts back.
 export function content(text, urls) {
   if (!urls.length) return text;
   const parts = urls.map((url) => ({ type: "image_url", image_url: { url } }));

@@ -1,4 +1,4 @@
-// What is inside of a line of Markdown: code, emphasis and links, as ranges of the text.
+// Parses inline Markdown (code, emphasis, links) to ranges of the text.
 
 const KINDS = [
   { kind: "escape", mark: /\\(?=[\\`*_#+\-.!|~>])/y },
@@ -40,7 +40,7 @@ function match(line, at) {
     if (!found) continue;
     if (kind === "escape") return { kind };
     const [whole, open, inner = "", address = inner] = found;
-    const room = kind === "code" && /^ .*\S.* $/s.test(inner) ? 1 : 0; // around a code that begins with `
+    const room = kind === "code" && /^ .*\S.* $/s.test(inner) ? 1 : 0; // spaces around code that begins with `
     const from = at + open.length + room;
     const to = at + open.length + inner.length - room;
     const parts = leaf ? [{ kind: "text", from, to }] : inline(line, from, to);

@@ -1,7 +1,7 @@
-// Markdown as models write it: a text's blocks, as ranges of the text, so that tokens keep their places.
+// Parses the Markdown that models write to blocks: ranges of the text, which keep token positions.
 //
-// A block is {kind, from, to, ...}; lines are [from, to) without what marks them. What is written
-// behind a text changes the blocks at its end.
+// A block is {kind, from, to, ...}; lines are [from, to) without their markers. Text that is
+// appended changes only the blocks at the end.
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+/;
@@ -35,7 +35,7 @@ function split(text) {
 const blank = ({ line }) => !line.trim();
 const starts = ({ line }) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((mark) => mark.test(line));
 
-// The block that begins at this line, and the line behind it.
+// Returns the block that begins at this line, and the index of the line after it.
 function read(lines, at) {
   const { line, from, to } = lines[at];
   const fence = FENCE.exec(line);
@@ -57,7 +57,7 @@ function until(lines, at, stop) {
   return at;
 }
 
-// To the closing fence, or to the end of what is written so far.
+// Code ends at the closing fence, or at the end of an incomplete text.
 function code(lines, at, [, mark, language]) {
   const closes = ({ line }) => line.trim().length >= mark.length && !line.trim().replaceAll(mark[0], "");
   const end = until(lines, at + 1, closes);
@@ -71,7 +71,7 @@ function quote(lines, at) {
   return [{ kind: "quote", lines: inside }, end];
 }
 
-// Items with their depth; lines that are indented belong to the item above them.
+// Items have a depth. Indented lines belong to the item above them.
 function list(lines, at) {
   const items = [];
   let end = at;
@@ -96,7 +96,7 @@ function table(lines, at) {
   return [{ kind: "table", rows }, end];
 }
 
-// Between the bars, without the spaces around; a bar behind a backslash is text.
+// Cells are between bars, without surrounding spaces. A bar after a backslash is text.
 function cells({ line, from }) {
   const bars = [...line.matchAll(/(?<!\\)\|/g)].map((bar) => bar.index);
   return bars.slice(1).map((bar, i) => {

@@ -1,11 +1,11 @@
-// The server's own figures, polled from /metrics: Prometheus text to numbers (docs/metrics.md).
+// The server's metrics, polled from /metrics and parsed from Prometheus text (docs/metrics.md).
 
 import { headers, reach } from "./stream.js";
 
-const WINDOW = 30; // polls, a second apart
+const WINDOW = 30; // polls, one per second
 const SERIES = /^([a-z0-9_:]+)(?:\{(.*)\})? (\S+)$/i;
 
-// name -> {sum, positions, tiers}, summed over all series of a name.
+// Returns name -> {sum, positions, tiers}, summed over all series of a name.
 export function parse(text) {
   const found = new Map();
   for (const line of text.split("\n")) {
@@ -30,7 +30,7 @@ export async function snapshot(key) {
   return { ready: health.ok, time: performance.now() / 1000, values };
 }
 
-// What happened between two snapshots, or since the server started.
+// Differences between two snapshots, or since the server started.
 export function compare(before, now) {
   const total = (name, from = before) =>
     (now.values.get(name)?.sum ?? 0) - (from?.values.get(name)?.sum ?? 0);
@@ -48,7 +48,7 @@ export function compare(before, now) {
   };
 }
 
-// Of a server with memory below its devices': how full each tier is, and where cached tokens lay.
+// Usage of each memory tier below the devices, and the tiers of cached tokens.
 export function tierTexts(values) {
   const usage = values.get("eagle3:kv_tier_usage_perc")?.tiers;
   if (usage === undefined) return undefined;
@@ -63,7 +63,7 @@ export class History {
     this.snapshots = [];
   }
 
-  // The last half minute if something was drafted in it, else all since the start.
+  // Covers the last half minute if a token was drafted in it, else the time since the start.
   add(now) {
     const last = this.snapshots.at(-1);
     const name = "vllm:generation_tokens_total";

@@ -13,9 +13,9 @@ const find = (id) => document.getElementById(id);
 const log = find("messages");
 
 const conversation = new Conversation(log);
-let answers = []; // those on the screen
-let running; // the AbortController of the answer under way
-let editing; // the turn that the next message takes the place of
+let answers = []; // answers on the screen
+let running; // AbortController of the answer in flight
+let editing; // the turn that the next message replaces
 
 function send() {
   const text = find("prompt").value.trim();
@@ -34,7 +34,7 @@ function send() {
   answer(request, turn);
 }
 
-// What the next request has besides its messages; undefined where an option can't be read.
+// Fields of the next request besides its messages; undefined for an invalid option.
 function prepare() {
   try {
     return { model: model(), ...options(), token_origins: true, stream: true };
@@ -44,7 +44,7 @@ function prepare() {
   }
 }
 
-// question: the turn that is new and is taken back where nothing answers it.
+// question: the new turn. Without an answer, its text returns to the input field.
 async function answer(request, question) {
   const messages = [...instructions(), ...conversation.messages];
   const current = new Answer(() => conversation.show("assistant"), markdown);
@@ -65,7 +65,7 @@ async function answer(request, question) {
   find("prompt").focus();
 }
 
-// The answer becomes part of the conversation.
+// Adds the answer to the conversation.
 function close(current) {
   const turn = conversation.add(current.message, current.said);
   const more = current.calls.length ? [["Send results", () => giveResults(turn, current)]] : [];
@@ -79,7 +79,7 @@ function retry(turn) {
   answer(request, conversation.turns.at(-1));
 }
 
-// In the place of tools; from the calls on all is said anew.
+// Sends the tool results that the user entered. Turns after the calls are dropped.
 function giveResults(turn, { calls }) {
   const request = !running && prepare();
   if (!request) return;
@@ -96,13 +96,13 @@ function takeBack(question) {
   if (!find("prompt").value && !images().length) compose(text, urls);
 }
 
-// What is to be said next.
+// Fills the input field for the next message.
 function compose(text, urls) {
   find("prompt").value = text;
   setImages(urls);
 }
 
-// The next message replaces this turn and all behind it; undefined: none.
+// Lets the next message replace this turn and all after it; undefined: none.
 function edit(turn) {
   editing?.element.classList.remove("editing");
   const { text, urls } = said(turn ? turn.messages[0].content : "");

@@ -1,11 +1,11 @@
-// The figures beside the conversation: of one answer, and of the server.
+// The side panel with figures of one answer and of the server.
 
 import { History, tierTexts } from "./metrics.js";
 import { MOST_SHADES, shade } from "./tokens.js";
 
 const find = (id) => document.getElementById(id);
 const history = new History();
-let drafts; // the server's k, once known
+let drafts; // the server's k once it is known
 
 export function showAnswer({ tokens, rate, wait, length, shares }) {
   put("answer-tokens", tokens);
@@ -58,7 +58,7 @@ function put(id, value) {
   find(id).textContent = value ?? "–";
 }
 
-// A row for each position the server drafts, and for those that were accepted.
+// One row for each draft position of the server, or of accepted tokens.
 function bars(id, shares) {
   const count = Math.max(drafts ?? 0, shares.length);
   const none = shares.length ? 0 : undefined;

@@ -1,4 +1,4 @@
-// What is known of the server: whether it is ready, its model and its figures.
+// State of the server: readiness, model and metrics.
 
 import { snapshot } from "./metrics.js";
 import { showServer } from "./panel.js";
@@ -8,15 +8,15 @@ import { Failure, headers, reach } from "./stream.js";
 const POLL_MS = 1000;
 const find = (id) => document.getElementById(id);
 
-let name; // of the model, once known
-let asked; // the key with which the server was asked for it
+let name; // of the model once it is known
+let asked; // the key with which the name was requested
 
-let images = false; // whether it takes them
+let images = false; // true if the model accepts images
 
 export const model = () => name;
 export const sees = () => images;
 
-// Asks again and again whether it is ready, for its figures, and once for its model.
+// Polls readiness and metrics, and asks once for the model.
 export async function watchServer() {
   try {
     const now = await snapshot(key());
@@ -31,7 +31,7 @@ export async function watchServer() {
   }
 }
 
-// Only a change is written, because a screen reader reads what is.
+// Writes only changes, because a screen reader reads every write.
 function state(kind, text) {
   find("state").dataset.state = kind;
   if (find("state").textContent !== text) find("state").textContent = text;

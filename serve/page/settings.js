@@ -1,4 +1,4 @@
-// The options beside the conversation: kept by the browser, the API key only as long as its tab.
+// Request options, stored by the browser; the API key only for the lifetime of the tab.
 
 const find = (id) => document.getElementById(id);
 const KEPT = ["temperature", "max-tokens", "drafts", "logprobs", "markdown", "system", "tools"];
@@ -8,7 +8,7 @@ const number = (id) => (find(id).value === "" ? undefined : Number(find(id).valu
 export const key = () => find("key").value;
 export const markdown = () => find("markdown").checked;
 
-// Puts back what was set when the page was last here.
+// Restores the stored options, and stores changes.
 export function keep() {
   for (const [id, store] of [...KEPT.map((id) => [id, "localStorage"]), ["key", "sessionStorage"]]) {
     const field = find(id);
@@ -19,7 +19,7 @@ export function keep() {
   }
 }
 
-// A browser that keeps nothing for pages says so by an error.
+// Browsers with storage disabled throw an error.
 function guarded(act) {
   try {
     return act();
@@ -28,7 +28,7 @@ function guarded(act) {
   }
 }
 
-// What a request has besides its messages; raises SyntaxError where the tools are no list in JSON.
+// Fields of a request besides its messages; throws SyntaxError if the tools are not a JSON list.
 export function options() {
   const k = number("drafts");
   return {

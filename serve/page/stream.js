@@ -1,4 +1,4 @@
-// One request to the server: what is sent, the events that come back, and errors as sentences.
+// Sends a request to the server, parses its events, and converts errors to sentences.
 
 export class Failure extends Error {}
 
@@ -6,7 +6,7 @@ export function headers(key) {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-// Posts a chat and yields its chunks until [DONE]; raises Failure with a sentence for people.
+// Posts a chat and yields its chunks until [DONE]; throws Failure with a readable message.
 export async function* chat(body, key, signal) {
   const response = await reach("v1/chat/completions", {
     method: "POST",
@@ -65,7 +65,7 @@ async function sentence(response) {
   try {
     told = (await response.json()).error.message;
   } catch {
-    // A proxy answers in its own form; the status says enough.
+    // A proxy has its own error format. The status suffices.
   }
   const wait = response.headers.get("Retry-After");
   const again = wait ? ` Try again in ${wait} s.` : "";

@@ -1,4 +1,4 @@
-// Tokens of an answer beside the text they are made of, and what follows from their origins.
+// Aligns the tokens of an answer with its text, and computes figures from their origins.
 
 export const MOST_SHADES = 8;
 
@@ -6,11 +6,11 @@ export function shade(origin) {
   return origin ? `draft d${Math.min(origin, MOST_SHADES)}` : "target";
 }
 
-// A text as it grows, with the token of each of its pieces.
+// A growing text, with the token of each of its pieces.
 export class TokenText {
   constructor() {
     this.text = "";
-    this.pieces = []; // {from, to, token}, in order and without gaps; token: undefined where none is known
+    this.pieces = []; // {from, to, token}, in order without gaps; token is undefined if unknown
   }
 
   add(text, token) {
@@ -19,7 +19,7 @@ export class TokenText {
     this.pieces.push({ from, to: this.text.length, token });
   }
 
-  // What of the pieces lies in [from, to): {text, token}.
+  // Yields the parts of the pieces within [from, to): {text, token}.
   *cut(from, to) {
     for (let i = this.find(from); i < this.pieces.length && this.pieces[i].from < to; i += 1) {
       const piece = this.pieces[i];
@@ -27,7 +27,7 @@ export class TokenText {
     }
   }
 
-  // The piece that a place is in.
+  // Returns the index of the piece at an offset.
   find(place) {
     let [low, high] = [0, this.pieces.length];
     while (low < high) {
@@ -39,8 +39,8 @@ export class TokenText {
   }
 }
 
-// Lays text as it comes next to the tokens it is made of. Text is what the server shows; a token
-// that it does not show, such as the mark behind the reasoning, is passed over.
+// Aligns arriving text with its tokens. Tokens that the server does not show as text, such as the
+// mark after the reasoning, are skipped.
 export class Writer {
   constructor() {
     this.waiting = [];
@@ -81,8 +81,8 @@ function describe(number, origin, logprob) {
   return `token ${number} · ${from}${chance}`;
 }
 
-// The rounds behind the prefill's token: each ends with a token of the target, but for one that the
-// end of the answer cut.
+// Accept length and acceptance by position of the rounds after the prefill's token. Every round
+// ends with a token of the target, except one that is cut off by the end of the answer.
 export function figures(origins) {
   const targets = origins.filter((origin) => origin === 0).length;
   const rounds = targets - 1 + (origins.at(-1) > 0 ? 1 : 0);

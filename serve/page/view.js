@@ -1,11 +1,11 @@
-// A growing text as elements: as Markdown or as it is, each token in a span that shows its origin.
+// Renders a growing text as Markdown or plain; each token is a span that shows its origin.
 
 import { inline } from "./inline.js";
 import { blocks } from "./markdown.js";
 import { shade, TokenText } from "./tokens.js";
 
 export class View extends TokenText {
-  // markdown: says whether the text is read as such, whenever it is drawn.
+  // markdown: called at each drawing; returns whether to parse the text as Markdown.
   constructor(parent, markdown) {
     super();
     this.element = make("div", "text");
@@ -20,7 +20,7 @@ export class View extends TokenText {
     this.frame ??= requestAnimationFrame(() => this.draw());
   }
 
-  // Only blocks that are not yet as they should be: while a text grows the last ones.
+  // Redraws only blocks that have changed: while a text grows, the last ones.
   draw() {
     this.frame = undefined;
     const found = this.markdown() ? blocks(this.text) : this.lines();
@@ -61,7 +61,7 @@ export class View extends TokenText {
     return box;
   }
 
-  // Takes the items of this depth, and those below them into lists of their own.
+  // Consumes the items of this depth, and puts deeper ones into nested lists.
   list(items) {
     const [{ depth, number }] = items;
     const box = make(number === undefined ? "ul" : "ol");
@@ -117,7 +117,7 @@ export function make(tag, className = "") {
   return element;
 }
 
-// A button that copies; none where the browser lets no page copy.
+// Returns a Copy button, or none if the browser does not allow pages to copy.
 export function copyButton(text) {
   if (!navigator.clipboard) return [];
   const button = make("button", "small");

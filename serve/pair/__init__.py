@@ -1,1 +1,1 @@
-"""A target and its draft, loaded from their directories, and an engine over them."""
+"""Load a target and its draft from their directories, and build an engine over them."""

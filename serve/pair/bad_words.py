@@ -1,4 +1,4 @@
-"""The request option bad_words as token ids."""
+"""Convert the request option bad_words to token ids."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 
 class Encoder(Protocol):
-    """What spells a word (`convert.text.tokenizer.Tokenizer`)."""
+    """Interface of a tokenizer that encodes words (`convert.text.tokenizer.Tokenizer`)."""
 
     def encode(
         self, text: str, add_special: bool = False, most: int | None = None
@@ -15,9 +15,9 @@ class Encoder(Protocol):
 
 
 def spell_bad_words(encoder: Encoder, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """A word as it is written at a line's start and, if that is other ids, behind a space.
+    """Return each word's ids at a line's start and, if they differ, after a space.
 
-    Raises ValueError for what is no word or can't be encoded, and for too many spellings.
+    Raises ValueError for empty or unencodable words, and for too many spellings.
     """
     if len(words) > MAX_BAD_WORDS:
         raise ValueError(f"bad_words may have at most {MAX_BAD_WORDS} words; got {len(words)}")

@@ -1,4 +1,4 @@
-"""What decode context parallelism divides of a pair, in a line for whoever started it."""
+"""Report how decode context parallelism divides a pair's KV cache."""
 
 import math
 from collections.abc import Callable
@@ -17,9 +17,11 @@ def say_divided(
     say: Callable[[str], None],
     parallel: ParallelOptions = ONE_DEVICE,
 ) -> None:
-    """How each cache lies on the devices: divided by positions among neighbours, by KV heads, by
-    both, or whole; where no division of contexts is asked for, of KV heads that devices share. And
-    where `parallel` asks for other pieces of a context, which."""
+    """Report the split of each KV cache: by positions, KV heads, both, or none.
+
+    Without context parallelism, only caches with KV heads on several devices are reported. Also
+    reports an interleaving size in `parallel` that differs from the engine's.
+    """
     size = config.decode_context_parallel_size
     say_interleaving(parallel.kv_cache_interleave_size, size, config.page_size, say)
     for name, model in {"target": target, "draft": draft}.items():
@@ -29,7 +31,7 @@ def say_divided(
 
 
 def _shares_heads(model: Target | Eagle3Draft) -> bool:
-    """Whether there are several KV heads, and fewer than devices."""
+    """Return whether there are several KV heads, but fewer than devices."""
     context = model.contexts[0]
     return mesh_of(model) is not None and context is not None and context.heads > 1
 

@@ -1,4 +1,4 @@
-"""Sampling defaults of a checkpoint's authors: generation_config.json, read as vLLM does."""
+"""Read sampling defaults from a checkpoint's generation_config.json, as vLLM does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ NAMES = {
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """`options` are SamplingParams fields for requests that leave them out."""
+    """Sampling defaults; `options` are SamplingParams fields for requests that omit them."""
 
     options: dict[str, Any] = field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
 
 
 def read_sampling_defaults(directory: Path) -> SamplingDefaults:
-    """Reads the file, if there is one; ValueError when it isn't what it should be."""
+    """Read the file, if there is one; ValueError if its content is invalid."""
     path = directory / SAMPLING
     if not path.is_file():
         return SamplingDefaults()
@@ -39,10 +39,10 @@ def read_sampling_defaults(directory: Path) -> SamplingDefaults:
 def choose_defaults(
     source: str, overrides: str | None
 ) -> Callable[[SamplingDefaults], dict[str, Any]]:
-    """What the server's flags make of a checkpoint's defaults.
+    """Return a function that applies the server's flags to a checkpoint's defaults.
 
-    source: auto, vllm for none of them, or the directory or hub id of another file. overrides: JSON
-    with the file's names. ValueError where there is no file, and for what it may not say.
+    `source` is auto, vllm for no defaults, or the directory or hub id of another file. `overrides`
+    is JSON with the file's names. Raises ValueError for a missing file or invalid content.
     """
     given: dict[str, Any] = {}
     if source not in ("auto", "vllm"):
@@ -57,7 +57,7 @@ def choose_defaults(
 
 
 def _parse(text: str, origin: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The file's content, and its sampling options under our names."""
+    """Return the file's content, and its sampling options under our names."""
     try:
         config = parse_value(text)
         options = {NAMES[k]: v for k, v in config.items() if k in NAMES and v is not None}

@@ -1,4 +1,4 @@
-"""Check before an engine is built that the host has memory enough for pages of the KV cache."""
+"""Check that the host has enough memory for KV pages before an engine is built."""
 
 import resource
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from convert.device_memory import GIB
 
 MEMINFO, OWN_GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
-"""Limits of containers and of systemd's units, as cgroup v2 has them."""
+"""Memory limits of containers and systemd units, as in cgroup v2."""
 
 
 def check_host_memory(wanted: int) -> None:
-    """Refuses more bytes than this host has free, its container has left, or on GPUs the process
-    may pin (the memlock limit).
+    """Raise ValueError for more bytes than this host, container or process may use.
 
-    wanted: over all devices; several hosts have their devices' share each. Raises ValueError.
+    The limits are free memory, the cgroup's limit and, on GPUs, the memlock limit for pinned
+    memory. `wanted` is for all devices; each host checks the part of its own devices.
     """
     own = wanted * len(jax.local_devices()) // len(jax.devices())
     free = _free_bytes()
@@ -44,7 +44,7 @@ def check_host_memory(wanted: int) -> None:
 
 
 def _free_bytes() -> int | None:
-    """What a program may take without others being swapped out; None where Linux doesn't tell."""
+    """Return the memory available without swapping, or None if Linux does not report it."""
     try:
         lines = MEMINFO.read_text().splitlines()
     except OSError:
@@ -54,7 +54,7 @@ def _free_bytes() -> int | None:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Of each limit on this process: what it leaves, files that can be read again not counted."""
+    """Yield the rest of each cgroup limit on this process, not counting reclaimable file cache."""
     with suppress(OSError):
         lines = OWN_GROUP.read_text().splitlines()
         names = (line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
@@ -65,7 +65,7 @@ def _left_in_groups() -> Iterator[int]:
 
 
 def _left_in(group: Path) -> int | None:
-    """None where it has no limit."""
+    """Return the rest of a group's limit, or None if it has none."""
     with suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text())
         lines = (group / "memory.stat").read_text().splitlines()

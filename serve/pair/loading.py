@@ -1,9 +1,8 @@
-"""Loads a pair from its directories and builds an engine over it."""
+"""Load a pair from its directories and build an engine over it."""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,17 @@ from serve.pair.outlines import PairOutline, as_it_is, outline_pair
 from serve.pair.pool_size import fitting_pages, share_bytes
 
 CHUNK_UNIT = 256
-"""Rows that kernels' tiles divide."""
+"""Multiple of rows for kernel tiles."""
 Configure = Callable[[TargetConfig, Tokenizer], EngineConfig]
-"""The configuration of an engine for a target whose weights are not read yet."""
-LeastLoaded = Callable[[ParallelOptions, Target, Eagle3Draft | None, EngineConfig], int]
-"""How many tokens of a prefix pay to be loaded from the host's memory, for a pair as shapes."""
+"""A function that returns an engine's configuration for a target before its weights are read."""
 
 
 @dataclass(frozen=True)
 class LoadedPair:
-    """A target with its tokenizer and defaults, and the draft that proposes for it, if any.
+    """A target with its tokenizer and defaults, and its draft, if any.
 
-    vision: the target's, where it has some and it was asked for. config: of the engine to build
-    over it, where it was known when the pair was loaded.
+    `vision` is the target's, if it was requested and exists. `config` is the engine's, if it was
+    known when the pair was loaded.
     """
 
     target: Target
@@ -56,7 +53,7 @@ class LoadedPair:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Every id that ends an answer, wherever the checkpoint says so."""
+        """All ids that end an answer, from every file of the checkpoint."""
         tokenizer, defaults = self.tokenizer.eos_token_ids, self.defaults.eos_token_ids
         return tuple(dict.fromkeys((*self.target.config.eos_token_ids, *tokenizer, *defaults)))
 
@@ -72,21 +69,22 @@ def load_pair(
     split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
-    least_loaded: LeastLoaded | None = None,
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> LoadedPair:
-    """Loads a pair, by directories or hub ids, published or converted; says what was assumed.
+    """Load a pair from directories or hub ids, published or converted, and report assumptions.
 
-    tokenizer: the directory of another one than the model's. vision: whether the model's is of use,
-    where it has some; split_vision: whether devices divide it. configure: the engine that will be
-    built, if it is known yet: its KV cache must then fit next to the weights, and with `memory`
-    fills that share of the devices' memory. least_loaded: the threshold where none was given.
-    adapt_tokenizer: makes of the tokenizer the pair's, or refuses it before a weight is read.
-    ValueError or OSError says what is wrong with the files, or that devices can't hold the pair; no
-    weight is read before both are known to fit.
+    Raises ValueError or OSError if files are wrong or devices are too small, before any weight is
+    read.
+
+    Args:
+        tokenizer: directory of a tokenizer that replaces the model's.
+        vision: load the model's vision part if it has one; `split_vision` splits it over devices.
+        configure: returns the engine's configuration, if it is known. Its KV cache must fit beside
+            the weights, and fills the devices' memory up to `memory`.
+        adapt_tokenizer: returns the tokenizer to use, or rejects it.
     """
-    # It must be claimed before there is a device.
+    # The fraction must be set before JAX initialises devices.
     allocator_share = memory.claim(os.environ) if memory else 1.0
     of_vision = {"vision": vision, "split_vision": split_vision}
     of_text = {"tokenizer": tokenizer, "adapt_tokenizer": adapt_tokenizer}
@@ -101,8 +99,6 @@ def load_pair(
             config = _filling(config, shapes, sum(needed.values()), usable, say)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
-        if least_loaded:
-            config = _with_threshold(config, partial(least_loaded, parallel, *models[:2]), say)
         say_divided(*models[:2], config, say, parallel)
     check_device_memory(needed, target.devices)
     for part in filter(None, (target, outlined.draft, outlined.vision)):
@@ -111,7 +107,7 @@ def load_pair(
 
 
 def pair_of(outlined: PairOutline, config: EngineConfig | None = None) -> LoadedPair:
-    """The pair that was outlined; its models are shapes unless they were filled."""
+    """Return the loaded pair; its models are abstract unless they were filled."""
     target, draft, vision = outlined.models
     return LoadedPair(target, draft, outlined.tokenizer, outlined.defaults, config, vision)
 
@@ -123,22 +119,11 @@ def _filling(
     usable: int | None,
     say: Say,
 ) -> EngineConfig:
-    """With as many pages as fit into `usable` bytes of a device beside its weights."""
+    """Return the configuration with as many pages as fit into `usable` bytes beside the weights."""
     if usable is None:
         say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         return config
     return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
-
-
-def _with_threshold(
-    config: EngineConfig, least_loaded: Callable[[EngineConfig], int], say: Say
-) -> EngineConfig:
-    """With the fewest tokens that are loaded, unless somebody has said how many."""
-    if not config.kv_offloading_bytes or config.kv_offloading_least_tokens is not None:
-        return config
-    if (least := least_loaded(config)) > 1:
-        say(f"prefixes are loaded from {least:,} tokens on (--kv-offloading-min-tokens; a model)")
-    return replace(config, kv_offloading_least_tokens=least)
 
 
 def with_draft(
@@ -148,7 +133,7 @@ def with_draft(
     *,
     say: Say = say_on_stderr,
 ) -> LoadedPair:
-    """The pair with the draft of a directory; raises and says as `load_pair`."""
+    """Load another draft for the pair; raises and reports as `load_pair`."""
     with notices(say):
         loaded = load_draft(
             draft,
@@ -169,10 +154,11 @@ def build_engine(
     kv_events: KVEventLog | None = None,
     **fields: Any,
 ) -> Engine:
-    """An engine over the pair: of a configuration, or of the fields of one as `fit_length` makes
-    it. clock: what an adaptive one measures its rounds with, in seconds. peers: the other processes
-    that hold parts of the pair. kv_events: gets the changes of the prefix index. ValueError for
-    sizes that can't work."""
+    """Build an engine over the pair, by `config` or by `fit_length` of `fields`.
+
+    `clock` measures an adaptive engine's rounds, in seconds. `peers` are processes that hold parts
+    of the pair. `kv_events` receives changes of the prefix index. ValueError for impossible sizes.
+    """
     if config is None:
         length = fields.pop("max_model_len", None)
         config = fit_length(EngineConfig(**fields), length, pair.target.config)
@@ -192,9 +178,11 @@ def build_engine(
 def fit_length(
     config: EngineConfig, wanted: int | None, target: TargetConfig, needed: int = 0
 ) -> EngineConfig:
-    """The configuration with a context that the target was trained for, in tokens: as wanted, else
-    its own or what is needed, as far as the target goes; and with chunks that are no longer, since
-    a chunk has one prompt's tokens and is computed whole. ValueError where more is wanted."""
+    """Return the configuration with a context length that the target was trained for.
+
+    That is `wanted`, or else its own or `needed` tokens, up to the target's limit. Chunks are no
+    longer, because a chunk has one prompt's tokens and is computed whole. ValueError for more.
+    """
     trained = target.max_position_embeddings
     length = min(max(config.max_model_len, needed), trained) if wanted is None else wanted
     if length > trained:

@@ -1,4 +1,4 @@
-"""Warnings of the checkpoint importer as lines for the user."""
+"""Show warnings of the checkpoint importer to the user."""
 
 import logging
 import sys
@@ -9,12 +9,12 @@ Say = Callable[[str], None]
 
 
 def say_on_stderr(text: str) -> None:
-    """One line for the user; standard output belongs to results."""
+    """Print a line for the user to standard error; standard output is for results."""
     print(text, file=sys.stderr)
 
 
 def both(first: Say, second: Say | None) -> Say:
-    """Says it to either, if there is a second."""
+    """Return a function that reports to both, or to the first if there is no second."""
 
     def say(text: str) -> None:
         first(text)
@@ -35,11 +35,11 @@ class _Notices(logging.Handler):
 
 @contextmanager
 def notices(say: Say) -> Iterator[None]:
-    """Whatever the importer warns of within the block is said, a line each."""
+    """Report each warning of the importer within the block as a line."""
     logger, handler = logging.getLogger("convert"), _Notices(say)
     propagated = logger.propagate
     logger.addHandler(handler)
-    # Some libraries configure the root logger, which would say everything again.
+    # Some libraries configure the root logger, which would repeat every line.
     logger.propagate = False
     try:
         yield

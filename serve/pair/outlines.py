@@ -1,4 +1,4 @@
-"""A pair before its weights are read: its checkpoints, their shapes, and where they will lie."""
+"""Describe a pair before its weights are read: checkpoints, shapes and placement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,14 +29,16 @@ from serve.pair.notices import Say, notices, say_on_stderr
 
 
 def as_it_is(read: Tokenizer) -> Tokenizer:
-    """The tokenizer that was read."""
+    """Return the tokenizer unchanged."""
     return read
 
 
 @dataclass(frozen=True)
 class PairOutline:
-    """Target, draft and vision as shapes, with what fills them; the last two where there are any.
-    mesh: of the devices that will hold them, None for one."""
+    """Abstract target, draft and vision model (or None), with the sources of their parameters.
+
+    `mesh` has the devices that will hold them, None for one device.
+    """
 
     target: Outline[Target]
     draft: Outline[Eagle3Draft] | None
@@ -47,19 +49,19 @@ class PairOutline:
 
     @property
     def models(self) -> tuple[Target, Eagle3Draft | None, VisionModel | None]:
-        """As shapes, until they are filled."""
+        """The models, abstract until they are filled."""
         draft, vision = self.draft, self.vision
         return self.target.model, draft and draft.model, vision and vision.model
 
     def state_shapes(self, config: EngineConfig) -> DecodeState:
-        """Of an engine over the pair."""
+        """Return the abstract state of an engine over the pair."""
         target, draft, vision = self.models
         rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
         num_aux = draft.config.num_aux if draft else 0
         return state_shapes(target, draft, config, num_aux, self.mesh, rows)
 
     def weights_needed(self, say: Say) -> dict[str, int]:
-        """Bytes on each device, by what they are of."""
+        """Return the bytes of weights on each device by purpose."""
         needed = {"of the target's weights": self.target.device_bytes}
         if self.draft:
             needed["of the draft's"] = self.draft.device_bytes
@@ -82,11 +84,10 @@ def outline_pair(
     say: Say = say_on_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> PairOutline:
-    """Looks at a pair as `serve.pair.loading.load_pair` does before it reads a weight; raises and
-    says as that."""
+    """Describe a pair without reading weights; raises as `serve.pair.loading.load_pair`."""
     model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
     check_roles(model, draft)
-    # The small files first: a mistake in them shouldn't wait for the weights.
+    # Small files first: a mistake in them should not wait for the weights.
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))
     mesh = mesh_of_size(parallel)
@@ -105,7 +106,7 @@ def _outlines(
     parallel: ParallelOptions,
     mesh: Mesh | None,
 ) -> tuple[Outline[Target], Outline[Eagle3Draft] | None]:
-    """Target and draft before their weights are read."""
+    """Return the abstract target and draft."""
     activations = options.quantize_activations
     target = outline_target(model, mesh=mesh, quantize_activations=activations)
     proposing = draft and outline_draft(
@@ -119,7 +120,7 @@ def _outlines(
 
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:
-    """The mesh of that many devices, None for one; ValueError where there are fewer."""
+    """Return the mesh of these devices, None for one device; ValueError if there are too few."""
     size, found = parallel.devices, len(jax.devices())
     if size == 1:
         return None

@@ -1,4 +1,4 @@
-"""KV pages that fit in a share of a device's memory."""
+"""Compute the KV pages that fit into a fraction of a device's memory."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,12 +11,14 @@ from eagle3_jax.engine import EngineConfig
 from serve.options.memory import MemoryShare
 
 PROGRAM_BYTES = 2 * GIB
-"""What programs need while they run: `make rocm-check` holds full-size rounds below it."""
+"""Memory that programs need while they run; `make rocm-check` keeps full-size rounds below it."""
 
 
 def share_bytes(memory: MemoryShare, allocator_share: float, devices: Iterable[Any]) -> int | None:
-    """Bytes on each device for weights, requests and KV cache; None where a device does not tell
-    what it has, as CPUs. allocator_share: of its memory that the limit is."""
+    """Return bytes per device for all but programs; None if a device has no limit.
+
+    `allocator_share` is the fraction of a device's memory that its limit represents.
+    """
     found = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     limits = [limit for limit in found if limit is not None]
     if not limits or len(limits) < len(found):
@@ -28,10 +30,10 @@ def share_bytes(memory: MemoryShare, allocator_share: float, devices: Iterable[A
 def fitting_pages(
     config: EngineConfig, shapes: Callable[[EngineConfig], Any], weights: int, usable: int
 ) -> int:
-    """Pages in every pool, scratch page included, so that all of them, the requests' state and
-    `weights` take at most `usable` bytes of a device; at least those of one sequence.
+    """Return the pages of every pool, scratch page included, that fit into `usable` bytes.
 
-    shapes: the state of an engine, as shapes.
+    Pages, request state and `weights` share these bytes of a device. The result is at least the
+    pages of one sequence. `shapes` returns an engine's abstract state.
     """
     least = config.pages_per_seq + 1
 

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk, so that a second start is fast."""
+"""Keep compiled programs on disk, so that a second start is fast."""
 
 import os
 import warnings
@@ -13,9 +13,9 @@ VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def keep_compiled_programs(say: Say = say_on_stderr) -> None:
-    """Keeps programs in the user's cache, unless JAX has a directory, or "" for none.
+    """Keep programs in the user's cache, unless JAX's variable names a directory, or "" for none.
 
-    Where nothing can be written, that is said once, with what to do; what is there is still read.
+    If the directory is not writable, one line says what to do; existing programs are still read.
     """
     given = os.environ.get(VARIABLE)
     if given == "" or "://" in (given or ""):
@@ -37,7 +37,7 @@ def keep_compiled_programs(say: Say = say_on_stderr) -> None:
 
 
 def _unwritable(directory: Path) -> str | None:
-    """Why no file can be made there, if none can."""
+    """Return the reason why no file can be created in the directory, or None."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=directory):

@@ -1,1 +1,1 @@
-"""OpenAI's Responses, translated to chats."""
+"""OpenAI's Responses API, translated to chats."""

@@ -1,4 +1,4 @@
-"""A response under way: as one body, or as events."""
+"""The answer to a Responses request: one body, or a stream of events."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -25,28 +25,28 @@ Response = dict[str, Any]
 
 
 class ReadChoices(Choices):
-    """The one choice, whose output items are read as it comes."""
+    """The single choice of a response, whose output items are parsed as it arrives."""
 
     def __init__(self, planned: PlannedResponse, reading: Reading) -> None:
         super().__init__([planned.request], 1)
         self.reading = reading
         self.added: list[Event] = []
-        """The events of what the last output added."""
+        """The events of the last engine output."""
 
     async def follow(
         self, stream: OutputStream
     ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
-        """Every output, once it is read."""
+        """Yield every engine output after parsing it."""
         async for state, output in super().follow(stream):
             self.added = list(self.reading.take(output))
             yield state, output
 
 
 class ResponseAnswer:
-    """One response. A whole one is what the events of a streamed one end with.
+    """One response. A stream ends with the same object as a whole answer.
 
-    keep: is given the response, its JSON and its output items once it has ended, unless it failed.
-    None: it is not kept.
+    `keep` stores the response's id, JSON and output items when it ends, unless it failed. None:
+    nothing is stored.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class ResponseAnswer:
         }
 
     async def whole(self) -> Iterable[str]:
-        """The answer as one body, once all of it has come."""
+        """Return the complete answer as one body."""
         return json_pieces((await self._ended())[1])
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
-        """The answer as numbered events. An error is one that ends them."""
+        """Yield the answer as numbered events. An error is the last event."""
         number = 0
         try:
             async for kind, fields in self._events(stream):
@@ -100,7 +100,7 @@ class ResponseAnswer:
         return named_event(kind, event)
 
     async def _ended(self) -> tuple[str, Response | JsonText]:
-        """The status and the response at its end, which is when it is kept."""
+        """Return the final status and response, and store it."""
         response = self._response(ended(self.choices.finish_reasons[0]))
         status = response["status"]
         if self._keep is None or status == "failed":
@@ -111,7 +111,7 @@ class ResponseAnswer:
         return status, text
 
     def _response(self, end: dict[str, Any]) -> Response:
-        """The response as it is; its usage, and metrics if asked for, once it has ended."""
+        """Return the response so far; its usage, and requested metrics, once it has ended."""
         totals: dict[str, Any] = {"usage": None}
         if end["status"] != "in_progress":
             rounds = [state.rounds for state in self.choices.states]

@@ -1,4 +1,4 @@
-"""A Responses request as the chat that answers it."""
+"""Translates a Responses request to a chat."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ REASONS, SPEAKS, CALLS = range(3)
 
 
 def as_chat(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatCompletionRequest:
-    """The chat of these messages. Raises ValidationError for what chats don't take."""
+    """Return the chat of these messages. Raises ValidationError for what chats do not accept."""
     fields: dict[str, Any] = {name: getattr(body, name) for name in PASSED}
     fields |= {
         "messages": messages,
@@ -37,11 +37,11 @@ def as_chat(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatComple
 
 
 def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The messages of a conversation.
+    """Return the messages of a conversation.
 
-    Instructions and the system's messages at the beginning are one message: some templates read
-    the first one only. Reasoning, text and calls in this order are one of the assistant; what else
-    belongs to its turn `template_messages` joins, as in chats.
+    Instructions and leading system messages are one message: some templates read only the first.
+    Reasoning, text and calls in this order are one assistant message. Other parts of its turn are
+    merged by `template_messages`, as in chats.
     """
     texts = [instructions] if instructions else []
     begin = next((i for i, item in enumerate(items) if not _is_system(item)), len(items))
@@ -72,7 +72,7 @@ def _messages(items: Iterable[Item]) -> list[dict[str, Any]]:
 
 
 def _place(item: Item) -> int | None:
-    """The place of an item among those of one answer; None for what the assistant didn't say."""
+    """Return the rank of an item in an assistant's message; None for other items."""
     match item:
         case ReasoningItem():
             return REASONS

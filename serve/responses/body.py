@@ -1,4 +1,4 @@
-"""The response as one object: what was asked, how it ended, and what came out."""
+"""Fields of a response: the request's parameters, the final status and the usage."""
 
 import json
 import time
@@ -13,15 +13,14 @@ from serve.responses.tools import AbsentTool
 
 Ended = Literal["completed", "incomplete", "failed"]
 ENDED: dict[str, Ended] = {"stop": "completed", "length": "incomplete"}
-"""By the engine's finish reason; else the server gave the request up."""
+"""Status by the engine's finish reason. For any other reason, the server gave up the request."""
 MOST_REPEATED = 4 * 2**20
-"""Bytes of what was asked in every answer: not all of it need be in a prompt."""
+"""Limit in bytes of the parameters in every answer: not all of them need be in the prompt."""
 GIVEN_UP = "the server gave the request up"
 
 
 def asked(body: ResponseRequest) -> dict[str, JsonText]:
-    """The fields that say what was asked, as the JSON text that every event repeats; raises 400
-    where they are more than an answer repeats."""
+    """Return the parameters that every event repeats, as JSON text. 400 above MOST_REPEATED."""
     form = body.text and body.text.format
     fields: dict[str, Any] = {
         "background": False,
@@ -53,7 +52,7 @@ def asked(body: ResponseRequest) -> dict[str, JsonText]:
 
 
 def sampled(sampling: SamplingParams) -> dict[str, Any]:
-    """The same for what was left open, as it was chosen."""
+    """Return the parameters that the server chose, such as the seed."""
     return {
         "seed": sampling.seed,
         "temperature": sampling.temperature,
@@ -62,7 +61,7 @@ def sampled(sampling: SamplingParams) -> dict[str, Any]:
 
 
 def ended(finish_reason: str) -> dict[str, Any]:
-    """The fields that say how it ended."""
+    """Return the fields of a response's end."""
     status = ENDED.get(finish_reason, "failed")
     if status == "failed":
         return failed(ApiError(500, GIVEN_UP, code="generation_failed"))
@@ -71,14 +70,13 @@ def ended(finish_reason: str) -> dict[str, Any]:
 
 
 def failed(error: ApiError) -> dict[str, Any]:
-    """The same for one that ended with an error, under one of the codes that OpenAI has for it."""
+    """Return the fields of a failed response, with one of OpenAI's error codes."""
     code = "server_error" if error.status >= 500 else "invalid_prompt"
     return {"status": "failed", "error": {"code": code, "message": error.message}}
 
 
 def usage(counts: TokenCounts, reasoning_tokens: int) -> dict[str, Any]:
-    """Token counts under the names of Responses. Reasoning is part of the output; the cache keeps
-    every prompt, and no request writes to it by itself."""
+    """Return the token counts. Output includes reasoning; caching is automatic (0 cache writes)."""
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {

@@ -19,9 +19,9 @@ from serve.responses.store import ResponseStores, Turn
 
 
 def responses_router(service: Service, stores: ResponseStores, max_body_bytes: int) -> APIRouter:
-    """The endpoint over `service`; responses go to their key's store unless told not to.
+    """Return the endpoint over `service`. Responses go to their key's store by default.
 
-    max_body_bytes: limit of a body together with the stored items that it names.
+    `max_body_bytes` limits a body together with the stored items that it refers to.
     """
     router = APIRouter(route_class=JsonRoute)
 

@@ -1,4 +1,4 @@
-"""The items of a conversation, as `input` has them and as answers give them back."""
+"""The items of a conversation, in `input` and in stored answers."""
 
 import json
 from base64 import b64decode, b64encode
@@ -18,12 +18,12 @@ from serve.responses.unsupported import CALL, unsupported
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "refusal")
 SEALED = "text:"
-"""What `encrypted_content` begins with: the reasoning in base64. There is nothing to hide from who
-gets it in `content` too; it is for clients that send nothing else back."""
+"""Prefix of our `encrypted_content`; base64 of the reasoning follows. It hides nothing, as
+`content` has it too. It serves clients that send back nothing else."""
 
 
 def _joined(content: Any) -> Any:
-    """The text of a content that may be a list of parts."""
+    """Return the text of a content, which may be a list of parts."""
     if not isinstance(content, list):
         return content
     return "".join(map(_part_text, content))
@@ -42,18 +42,18 @@ def _part_text(part: Any) -> str:
 
 
 class InputText(BaseModel):
-    """A piece of text."""
+    """A part with text."""
 
     type: Literal["input_text"] = "input_text"
     text: str
 
     def as_chat(self) -> dict[str, Any]:
-        """The part in a chat."""
+        """Return the part in a chat's form."""
         return {"type": "text", "text": self.text}
 
 
 class InputImage(BaseModel):
-    """An image: its URL, and how much of it is wanted."""
+    """A part with an image: its URL and level of detail."""
 
     type: Literal["input_image"] = "input_image"
     image_url: str
@@ -61,16 +61,16 @@ class InputImage(BaseModel):
 
     @property
     def source(self) -> ImageSource:
-        """What is to be read."""
+        """The image to read."""
         return ImageSource(self.image_url, self.detail)
 
     def as_chat(self) -> dict[str, Any]:
-        """The part in a chat."""
+        """Return the part in a chat's form."""
         return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
 
 
 def _seen(content: Any) -> Any:
-    """The parts of a content in which there are images; else its text."""
+    """Return the parts of a content with images, or the text of a content without."""
     if not isinstance(content, list) or not any(map(_is_image, content)):
         return _joined(content)
     return [_image(p) if _is_image(p) else InputText(text=_part_text(p)) for p in content]
@@ -96,7 +96,7 @@ Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
 class MessageItem(RefusesUnsupported):
-    """What somebody said. A developer's message is the system's."""
+    """A message. The role developer means system."""
 
     neutral, instead, within = MESSAGE, INSTEAD_OF_PARTS, "input."
 
@@ -114,7 +114,7 @@ class MessageItem(RefusesUnsupported):
 
 
 class ReasoningItem(BaseModel):
-    """What the model thought before it spoke or called."""
+    """Reasoning of the model before its text or call."""
 
     type: Literal["reasoning"] = "reasoning"
     id: Name | None = None
@@ -130,7 +130,7 @@ class ReasoningItem(BaseModel):
 
 
 class CallItem(RefusesUnsupported):
-    """A call of a function, its arguments as JSON text, or as what that text says."""
+    """A function call. `arguments` may also be sent as a JSON value; it is stored as JSON text."""
 
     neutral, within = CALL, "input."
 
@@ -143,7 +143,7 @@ class CallItem(RefusesUnsupported):
 
 
 class CallOutputItem(RefusesUnsupported):
-    """What a called function returned."""
+    """The result of a function call."""
 
     neutral, within = CALL, "input."
 
@@ -156,19 +156,19 @@ class CallOutputItem(RefusesUnsupported):
 
 
 class ItemReference(BaseModel):
-    """Stands for an item of a stored answer."""
+    """Reference to an item of a stored answer."""
 
     type: Literal["item_reference"] = "item_reference"
     id: Name
 
 
 Item = MessageItem | ReasoningItem | CallItem | CallOutputItem
-"""What a conversation is made of."""
+"""An item of a conversation."""
 KINDS = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
 
 
 def _typed(item: Any) -> Any:
-    """The item with its type, which a message and a reference may leave out."""
+    """Return the item with its type, which messages and references may omit."""
     if not isinstance(item, Mapping):
         return item
     kind = item.get("type")
@@ -187,21 +187,21 @@ ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Annotated[Item, Field(discrimi
 
 
 def read_items(stored: bytes) -> list[Item]:
-    """Items from JSON. Python's own reader takes what it wrote, halves of characters too."""
+    """Parse stored items. Python's parser accepts the lone surrogates that it wrote."""
     return ITEMS.validate_python(json.loads(stored))
 
 
 def sealed(reasoning: str) -> str:
-    """The reasoning as `encrypted_content`."""
+    """Return the reasoning as `encrypted_content`."""
     return SEALED + b64encode(reasoning.encode(errors="replace")).decode()
 
 
 def unsealed(content: str) -> str:
-    """The reasoning in an `encrypted_content`; an error for one that is not from here."""
+    """Return the reasoning in an `encrypted_content`; an error if another server made it."""
     try:
         if content.startswith(SEALED):
             held = content.removeprefix(SEALED)
-            starts = range(0, len(held), PIECE_CHARS)  # Others wait as long as one call takes.
+            starts = range(0, len(held), PIECE_CHARS)  # One call blocks other threads.
             pieces = (b64decode(held[i : i + PIECE_CHARS], validate=True) for i in starts)
             return b"".join(pieces).decode()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The items that a stored response was made from, as they are listed."""
+"""Lists the input items of a stored response."""
 
 import json
 from collections.abc import Iterator
@@ -20,8 +20,10 @@ Order = Literal["asc", "desc"]
 
 
 def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
-    """At most `limit` of the items behind the one with the id `after`, as JSON; those of earlier
-    turns included, the newest first unless the order is "asc"."""
+    """Return at most `limit` items after the one with id `after` as JSON, earlier turns included.
+
+    The newest come first unless the order is "asc".
+    """
     items = list(_all(turn))[:: 1 if order == "asc" else -1]
     begin = 0
     if after is not None:
@@ -49,7 +51,7 @@ PREFIX = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_
 
 
 def _listed(item: Item, item_id: str) -> dict[str, Any]:
-    """An item in OpenAI's form."""
+    """Return an item in OpenAI's format."""
     fields: dict[str, Any] = {"id": item_id, "type": item.type, "status": "completed"}
     match item:
         case MessageItem(role="assistant"):

@@ -1,4 +1,4 @@
-"""The output items of a response as they grow, and the events that say so."""
+"""The output items of a response while they grow, and their events."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, Literal
@@ -8,11 +8,11 @@ from serve.responses.items import sealed
 from serve.responses.tools import own_name
 
 Event = tuple[str, dict[str, Any]]
-"""Its type, and its fields but for the number."""
+"""Type of an event, and its fields without the sequence number."""
 
 
 def without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
-    """An output item as a later request reads it."""
+    """Return an output item as later requests read it."""
     parts = [{**part, "logprobs": []} for part in item.get("content", ()) if "logprobs" in part]
     return {**item, "content": parts} if parts else item
 
@@ -21,13 +21,13 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class _Growing:
-    """An item that grows; index: its place in the output."""
+    """A growing output item. `index` is its position in the output."""
 
     prefix: ClassVar[str]
     grows: ClassVar[str]
-    """Names the events of its growth."""
+    """Middle part of the names of its events."""
     whole: ClassVar[str]
-    """The field of the last of them that has all of the text."""
+    """Field with the complete text in its last event."""
 
     def __init__(self, run: str, index: int) -> None:
         self.id = f"{self.prefix}_{run}_{index}"
@@ -40,28 +40,28 @@ class _Growing:
         return "".join(self._pieces)
 
     def item(self, status: Status) -> dict[str, Any]:
-        """The item as it is."""
+        """Return the item so far."""
         raise NotImplementedError
 
     def opened(self) -> Iterator[Event]:
-        """It is there, and empty."""
+        """Yield the events of a new, empty item."""
         item = self.item("in_progress")
         yield "response.output_item.added", {"output_index": self._index, "item": item}
 
     def grown(self, text: str, **more: Any) -> Iterator[Event]:
-        """It has more text."""
+        """Append text, and yield the event."""
         self._pieces.append(text)
         yield f"response.{self.grows}.delta", {**self.at, "delta": text, **more}
 
     def closed(self, status: Status, **more: Any) -> Iterator[Event]:
-        """It grows no more."""
+        """Yield the events of the item's end."""
         yield f"response.{self.grows}.done", {**self.at, self.whole: self.text, **more}
         item = self.item(status)
         yield "response.output_item.done", {"output_index": self._index, "item": item}
 
 
 class _Part(_Growing):
-    """An item whose text is its one part."""
+    """A growing item with its text in a single part."""
 
     whole = "text"
 
@@ -71,7 +71,7 @@ class _Part(_Growing):
         self.logprobs: list[Any] = []
 
     def part(self) -> dict[str, Any]:
-        """The part as it is."""
+        """Return the part so far."""
         raise NotImplementedError
 
     def opened(self) -> Iterator[Event]:
@@ -138,16 +138,17 @@ class _Call(_Growing):
 
 
 class Output:
-    """The items of one answer. One grows at a time: another begins when it is done.
+    """Builds the output items of one answer. One item grows at a time.
 
-    Text behind the beginning of calls, which is what could not be read as one, is a message at the
-    end, so that the items don't depend on how the answer was cut into outputs. run: makes the
-    items' ids. seals: whether reasoning comes as `encrypted_content` too. namespaces: of the tools.
+    Text after the start of calls, which could not be parsed as a call, becomes a final message, so
+    that the items do not depend on how the answer was split into outputs. `run` is part of the
+    items' ids. With `seals`, reasoning also has `encrypted_content`. `namespaces` are those of the
+    tools.
     """
 
     def __init__(self, run: str, *, seals: bool, namespaces: Collection[str] = ()) -> None:
         self.items: list[dict[str, Any]] = []
-        """Those that are done."""
+        """Completed items."""
         self._run, self._seals, self._namespaces = run, seals, namespaces
         self._open: _Growing | None = None
         self._place: str | int | None = None
@@ -156,7 +157,7 @@ class Output:
         self._late = ""
 
     def take(self, parts: AnswerParts, logprobs: list[Any]) -> Iterator[Event]:
-        """Adds a piece of the answer. logprobs: of content, whose text may come later."""
+        """Add a part of the answer. `logprobs` are those of content whose text may come later."""
         self._logprobs += logprobs
         self._has_calls |= bool(parts.calls)
         if parts.reasoning:
@@ -172,7 +173,7 @@ class Output:
                 yield from self._grow(call.arguments)
 
     def end(self, status: Status) -> Iterator[Event]:
-        """The answer is over; an item that still grows gets this status."""
+        """End the answer. An item that still grows gets this status."""
         if self._open is None and not self.items:
             yield from self._turn_to("content")
         yield from self._close(status)

@@ -1,4 +1,4 @@
-"""From a Responses request to the engine's: the conversation, its chat, its prompt."""
+"""Plans a Responses request: its conversation, chat and prompt, and the engine request."""
 
 import json
 from collections import Counter
@@ -18,6 +18,7 @@ from serve.asgi.long_texts import templating
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
 from serve.images.sources import ImageSource
+from serve.openai.chat import plan_chat, read_images
 from serve.openai.content import as_errors
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
@@ -33,7 +34,44 @@ from serve.responses.items import (
 )
 from serve.responses.protocol import ResponseRequest
 from serve.responses.store import ResponseStore, Turn
-from serve.responses.truncation import plan_truncated
+
+Planned = tuple[tuple[Request, ...], int | None]
+TOO_LONG = "context_length_exceeded"
+
+
+async def plan_truncated(
+    service: Service, chat: ChatCompletionRequest, client: str, *, truncates: bool
+) -> Planned:
+    """Plan a chat like `plan_chat`. With `truncates`, drop old messages of one that is too long.
+
+    As few as possible are dropped, and never an initial system message. The first message kept
+    after it is a user message, so that no tool result loses its call.
+    """
+    images = await read_images(service, chat.messages, client)
+    try:
+        return await plan_chat(service, chat, images, client=client)
+    except ApiError as error:
+        if error.code != TOO_LONG or not truncates:
+            raise
+        too_long = error
+    head = 1 if chat.messages[0].role == "system" else 0
+    cuts = [i for i, m in enumerate(chat.messages) if i > head and m.role == "user"]
+    fewest, most = 0, len(cuts)
+    planned: Planned | None = None
+    while fewest < most:
+        middle = (fewest + most) // 2
+        kept = [*chat.messages[:head], *chat.messages[cuts[middle] :]]
+        shorter = chat.model_copy(update={"messages": kept})
+        try:
+            planned, most = await plan_chat(service, shorter, images, client=client), middle
+        except ApiError as error:
+            if error.code != TOO_LONG:
+                raise
+            fewest = middle + 1
+    if planned is None:
+        raise too_long
+    return planned
+
 
 NAMES = {
     "max_tokens": "max_output_tokens",
@@ -42,15 +80,14 @@ NAMES = {
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
-"""Fields of chats that have another name here."""
+"""Chat fields that have another name in Responses."""
 
 
 @dataclass(frozen=True)
 class Before:
-    """Things a request refers to: the turn it goes on from, and stored items by their ids.
+    """The stored turn that a request continues, and stored items that it refers to, by id.
 
-    room: bytes that the conversation and the items may have together, each item counted as often
-    as the request names it.
+    `room` is the limit in bytes of both together. An item counts as often as the request names it.
     """
 
     previous: Turn | None
@@ -60,8 +97,10 @@ class Before:
 
 @dataclass(frozen=True)
 class PlannedResponse:
-    """end_of_reasoning: the id that ends the reasoning in which the prompt ends, if it does.
-    inputs: the request's own items, as they are stored. asked: what the answer repeats."""
+    """A planned response. The token `end_of_reasoning` ends reasoning left open by the prompt.
+
+    `inputs` are the request's own items in stored form. `asked` is repeated in the answer.
+    """
 
     chat: ChatCompletionRequest
     request: Request
@@ -71,8 +110,10 @@ class PlannedResponse:
 
 
 def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> Before:
-    """Finds what the request refers to; raises 404 for what its key has not, and 400 for a
-    conversation that has more bytes than `room`."""
+    """Return the stored data that a request refers to.
+
+    Raises 404 for data that its key does not have, 400 for a conversation larger than `room` bytes.
+    """
     previous, referred = None, dict[str, Turn]()
     if body.previous_response_id is not None:
         previous = store.get(owner, body.previous_response_id, "previous_response_id")
@@ -90,7 +131,7 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int
 async def plan_response(
     service: Service, body: ResponseRequest, before: Before, client: str
 ) -> PlannedResponse:
-    """The engine's requests for a client, made in threads; raises ApiError for what can't run."""
+    """Plan a client's request in threads. Raises ApiError for one that cannot run."""
     with _under_our_names():
         if body.store is not False and isinstance(service.images, ImageReader):
             left = await _hold_images(service.images, body.input or (), before.room)
@@ -107,10 +148,10 @@ async def plan_response(
 async def _hold_images(
     reader: ImageReader, items: Sequence[Item | ItemReference], room: int
 ) -> int:
-    """Puts the images that a request names into it: what is stored stays as it was seen.
+    """Replace image URLs of a request by their data, so that stored images never change.
 
-    Each is loaded and held once. Raises 400 where their data, counted as often as the request
-    names it, has more bytes than `room`. Returns the room that is left.
+    Each image is loaded and kept once. Raises 400 if the data, counted as often as it is named,
+    exceeds `room` bytes. Returns the remaining room.
     """
     contents = [item.content for item in items if isinstance(item, MessageItem)]
     contents += [item.output for item in items if isinstance(item, CallOutputItem)]
@@ -135,8 +176,7 @@ async def _hold_images(
 def _translate(
     body: ResponseRequest, before: Before
 ) -> tuple[ChatCompletionRequest, bytes, dict[str, JsonText]]:
-    """The chat of the whole conversation, the request's own items as they are stored, and what its
-    answer repeats."""
+    """Return the conversation's chat, the request's items in stored form, and its parameters."""
     said, inputs = _items(body, before)
     chat = as_chat(body, chat_messages(body.instructions, [*said, *inputs]))
     stored = [item.model_dump(exclude_none=True) for item in inputs]
@@ -144,11 +184,10 @@ def _translate(
 
 
 def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item]]:
-    """The items of the conversation so far and those of the request, references replaced by what
-    they stand for.
+    """Return the items of the conversation so far, and those of the request without references.
 
-    Raises 400, before an item is built, where these are more than a body may have. An item counts
-    as often as it is named, and is built once.
+    Raises 400, before an item is built, if they exceed the limits of a body. An item counts as
+    often as it is named, and is built once.
     """
     turns = before.previous.conversation() if before.previous else []
     said = [text for turn in turns for text in (turn.inputs, turn.outputs)]
@@ -166,7 +205,7 @@ def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item
 
 
 def _stored(before: Before) -> dict[str, bytes]:
-    """The items of the turns that a request refers to, by their ids, as JSON; 400 for too many."""
+    """Return the items of the referred turns, by id, as JSON. Raises 400 for too many."""
     texts = [turn.outputs for turn in dict.fromkeys(before.referred.values())]
     if (size := sum(map(len, texts))) > before.room:
         raise _too_large("input", f"the responses referred to have {size} bytes", before.room)
@@ -181,7 +220,7 @@ def _too_large(param: str, found: str, room: int) -> ApiError:
 
 @contextmanager
 def _under_our_names() -> Iterator[None]:
-    """Errors about a chat's fields name those of the request."""
+    """Rename chat fields in errors to the request's fields."""
     with fields_renamed(NAMES):
         try:
             yield

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses: OpenAI's fields, and the options that chats have besides."""
+"""The body of POST /v1/responses: OpenAI's fields and the further options of chats."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -23,14 +23,14 @@ Included = Literal[
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
-"""What may be asked for. Those behind the first two are of tools that are refused, so that there
-is never anything to include, but for the images of messages, which are always there."""
+"""Values of `include`. All after the first two have no effect: they concern refused tools, except
+for message images, which are always included."""
 FORMATS = ("text", "json_object", "json_schema")
 Text = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
 def _listed(given: Any) -> Any:
-    """A text is a message of the user's."""
+    """Convert a text to a user message."""
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
@@ -40,7 +40,7 @@ Input = Annotated[
 
 
 class ReasoningOptions(RefusesUnsupported):
-    """How the model thinks."""
+    """The field `reasoning`."""
 
     neutral, instead, within = REASONING, INSTEAD_HERE, "reasoning."
 
@@ -48,8 +48,11 @@ class ReasoningOptions(RefusesUnsupported):
 
 
 class TextOptions(BaseModel):
-    """The form of the answer's text. verbosity: clients ask for one by themselves; the models have
-    no such switch, so that every answer is `medium`, and says so."""
+    """The field `text`: the format of the answer.
+
+    `verbosity`, which some clients always send, has no effect: the models have no such switch, and
+    every answer reports `medium`.
+    """
 
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -66,7 +69,7 @@ class TextOptions(BaseModel):
         return self
 
     def response_format(self) -> dict[str, Any] | None:
-        """The form as chats have it."""
+        """Return the chat's `response_format`."""
         if self.format is None or self.format["type"] == "text":
             return None
         if self.format["type"] == "json_object":
@@ -76,8 +79,11 @@ class TextOptions(BaseModel):
 
 
 class ResponseRequest(GenerationRequest):
-    """The body. What has no effect on an answer (`user`, `safety_identifier`, `prompt_cache_key`,
-    `max_tool_calls`, which counts hosted tools) is only given back."""
+    """The body of POST /v1/responses.
+
+    `user`, `safety_identifier`, `prompt_cache_key` and `max_tool_calls` (of hosted tools) have no
+    effect and are only returned.
+    """
 
     neutral, instead = RESPONSE, INSTEAD_HERE
 
@@ -101,7 +107,7 @@ class ResponseRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: Any = None
     thinking_token_budget: Any = None
-    """These two are checked by the chat."""
+    """The chat validates this field and `thinking`."""
     prompt_cache_key: Text | None = None
     safety_identifier: Text | None = None
     user: Text | None = None
@@ -117,20 +123,20 @@ class ResponseRequest(GenerationRequest):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As many as `top_logprobs` says, once `include` asks for them."""
+        """The field `top_logprobs` if `include` asks for log-probabilities, else None."""
         return (self.top_logprobs or 0) if self.tells_logprobs else None
 
     @property
     def tells_logprobs(self) -> bool:
-        """Whether the text's tokens come with their log-probabilities."""
+        """True if the text's tokens come with their log-probabilities."""
         return LOGPROBS in (self.include or ())
 
     @property
     def namespaces(self) -> list[str]:
-        """Those of the tools."""
+        """Namespaces of the tools."""
         return [tool.name for tool in self.tools or () if isinstance(tool, NamespaceTool)]
 
     @property
     def seals_reasoning(self) -> bool:
-        """Whether reasoning items have an `encrypted_content`."""
+        """True if reasoning items have an `encrypted_content`."""
         return ENCRYPTED in (self.include or ())

@@ -1,4 +1,4 @@
-"""Reads the output items of a response from the engine's outputs."""
+"""Parses engine outputs into the output items of a response."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from serve.responses.protocol import ResponseRequest
 
 
 class Reading:
-    """One answer, read as a chat's is. run: makes the items' ids."""
+    """Parses one answer like that of a chat. `run` is a part of the items' ids."""
 
     def __init__(
         self, service: Service, body: ResponseRequest, planned: PlannedResponse, run: str
@@ -32,11 +32,11 @@ class Reading:
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The items that are done."""
+        """Completed items."""
         return self._output.items
 
     def take(self, output: RequestOutput) -> Iterator[Event]:
-        """The events of what an output adds."""
+        """Yield the events of an engine output."""
         parts = self._parts.take(output.token_ids)
         self.reasoning_tokens += parts.count("reasoning")
         last = output.finish_reason is not None
@@ -50,7 +50,7 @@ class Reading:
             )
 
     def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[JsonText]:
-        """Of the tokens that are text of a message, if they were asked for."""
+        """Return the requested log-probabilities of tokens that are message text."""
         if (count := self._body.num_logprobs) is None:
             return []
         by_id = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)

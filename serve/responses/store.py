@@ -1,4 +1,4 @@
-"""The answers that can be asked for again and gone on from."""
+"""In-memory store of responses, which clients can retrieve and continue."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from serve.asgi.errors import ApiError
 
 MOST_ENTRIES, LEAST_ENTRIES = 4096, 256
 MOST_BYTES, LEAST_BYTES = 256 * 2**20, 16 * 2**20
-"""Of all API keys together, and of one key where there are many."""
+"""Limits over all API keys together, and the minimum for one key if there are many."""
 
 CODES = {
     None: "response_not_found",
     "previous_response_id": "previous_response_not_found",
     "input": "item_not_found",
 }
-"""Of an error, by the field that named what is not there."""
+"""Error codes, by the field that refers to a missing response."""
 
 
 @dataclass(eq=False)
 class Turn:
-    """One response and what was asked, as JSON; and the turn before it, which it goes on from.
+    """One stored response with its request, as JSON, and the turn that it continues.
 
-    body: the whole response. inputs, outputs: lists of items.
+    `body` is the whole response; `inputs` and `outputs` are lists of items.
     """
 
     response_id: str
@@ -30,20 +30,20 @@ class Turn:
     outputs: bytes
     previous: "Turn | None" = field(default=None, repr=False)
     holders: int = 0
-    """The store, and later turns that are held."""
+    """Number of references from the store and from retained later turns."""
 
     def __post_init__(self) -> None:
         behind = self.previous.said if self.previous else 0
         self.said = len(self.inputs) + len(self.outputs) + behind
-        """Bytes of the whole conversation."""
+        """Size of the whole conversation in bytes."""
 
     @property
     def size(self) -> int:
-        """Bytes of this turn alone."""
+        """Size of this turn alone in bytes."""
         return len(self.body) + len(self.inputs) + len(self.outputs)
 
     def conversation(self) -> "list[Turn]":
-        """This turn and those it goes on from, the first one first."""
+        """Return the turns of the conversation up to this one, the first one first."""
         turns: list[Turn] = []
         turn: Turn | None = self
         while turn is not None:
@@ -53,9 +53,9 @@ class Turn:
 
 
 class ResponseStores:
-    """One store for each API key, so that no key's responses make room for another's.
+    """One store for each API key, so that no key's responses evict those of another.
 
-    The keys divide MOST_ENTRIES and MOST_BYTES equally, down to the least. Without keys all clients
+    The keys divide MOST_ENTRIES and MOST_BYTES equally, down to a minimum. Without keys all clients
     share one store.
     """
 
@@ -75,10 +75,10 @@ class ResponseStores:
 
 
 class ResponseStore:
-    """Turns by their owner and id; the one used longest ago goes first. Lives on the event loop.
+    """Turns by owner and id, with LRU eviction. Used on the event loop only.
 
-    What a conversation goes on from is kept as long as the conversation is, if only for that, and
-    counts once however many go on from it.
+    Earlier turns of a stored conversation are retained with it, and count once however many turns
+    continue them.
     """
 
     def __init__(self, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
@@ -90,7 +90,7 @@ class ResponseStore:
         return len(self._turns)
 
     def put(self, owner: bytes, turn: Turn) -> None:
-        """Keeps a turn, at the cost of those used longest ago; not one that is too large."""
+        """Store a turn, unless it exceeds the limit, and evict the least recently used ones."""
         if turn.size > self._most_bytes:
             return
         self._turns[owner, turn.response_id] = turn
@@ -99,7 +99,7 @@ class ResponseStore:
             self._release(self._turns.popitem(last=False)[1])
 
     def get(self, owner: bytes, response_id: str, param: str | None = None) -> Turn:
-        """The turn; raises 404 where its owner has none with this id. param: that named it."""
+        """Return the turn; 404 if its owner has none with this id. `param`: field of the id."""
         turn = self._turns.get((owner, response_id))
         if turn is None:
             raise _not_found(response_id, param)
@@ -107,7 +107,7 @@ class ResponseStore:
         return turn
 
     def delete(self, owner: bytes, response_id: str) -> None:
-        """Forgets a turn, but for conversations that go on from it; raises 404 as `get`."""
+        """Delete a turn, except from later turns that continue it. Raises 404 like `get`."""
         self._release(self.get(owner, response_id))
         del self._turns[owner, response_id]
 

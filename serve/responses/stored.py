@@ -16,7 +16,7 @@ MOST_LISTED = 100
 
 
 def stored_router(stores: ResponseStores) -> APIRouter:
-    """The endpoints over the stores. Each key has its own responses."""
+    """Return the endpoints over the stores. Each key has its own responses."""
     router = APIRouter()
 
     @router.get("/v1/responses/{response_id}")
@@ -26,7 +26,7 @@ def stored_router(stores: ResponseStores) -> APIRouter:
         stream: bool = False,
         starting_after: int | None = None,
     ) -> Response:
-        """As it was created; what `include` could add is there if it was asked for then."""
+        """Return the response as it was created, with what its `include` asked for then."""
         if stream or starting_after is not None:
             param = "stream" if stream else "starting_after"
             message = f"{param}: only a new response can be streamed; leave it out"

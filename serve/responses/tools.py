@@ -1,4 +1,4 @@
-"""Request fields for tools, in the flat form of Responses."""
+"""Request fields for tools, in the flat format of Responses."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,12 @@ Absent = Literal[
     "web_search_preview_2025_03_11",
     "image_generation",
 ]
-"""Tools that OpenAI runs and coding agents offer in every request, whether they matter or not."""
+"""Hosted tools of OpenAI, which coding agents offer in every request, even if not needed."""
 KINDS = ("function", "namespace", *get_args(Absent))
 
 
 class FunctionTool(RefusesUnsupported, Function):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     model_config = ConfigDict(extra="ignore")
     neutral = TOOL
@@ -37,14 +37,14 @@ class FunctionTool(RefusesUnsupported, Function):
     strict: bool | None = None
 
     def as_chat(self) -> dict[str, Any]:
-        """The tool as chats have it."""
+        """Return the tool in a chat's form."""
         fields = self.model_dump(exclude={"type"}, exclude_none=True)
         function = {name: fields[name] for name in self.sent if name in fields}
         return {"type": "function", "function": function}
 
 
 class NamespaceTool(BaseModel):
-    """Functions that belong together. A model calls one of them by NAMESPACE.NAME."""
+    """A group of functions. The model calls one as NAMESPACE.NAME."""
 
     type: Literal["namespace"]
     name: str = Field(pattern=r"^[\w-]{1,64}$")
@@ -52,15 +52,14 @@ class NamespaceTool(BaseModel):
     tools: list[FunctionTool]
 
     def functions(self) -> list[FunctionTool]:
-        """Its functions, by the names that a model knows."""
+        """Return its functions under the names that the model uses."""
         return [
             tool.model_copy(update={"name": full_name(tool.name, self.name)}) for tool in self.tools
         ]
 
 
 class AbsentTool(BaseModel):
-    """A tool that nobody runs here: the model is not told of it, so that it never calls it, and the
-    answer's `tools` are without it."""
+    """A hosted tool that this server lacks. The prompt and the answer's `tools` omit it."""
 
     type: Absent
 
@@ -69,25 +68,25 @@ AnyTool = FunctionTool | NamespaceTool | AbsentTool
 
 
 class FunctionChoice(BaseModel):
-    """A function, by its name."""
+    """The choice of one function by name."""
 
     type: Literal["function"]
     name: str
 
     def as_chat(self) -> dict[str, Any]:
-        """The choice as chats have it."""
+        """Return the choice in a chat's form."""
         return {"type": "function", "function": {"name": self.name}}
 
 
 class AllowedTools(BaseModel):
-    """Those of the tools that may be called."""
+    """The tools that may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: list[FunctionChoice]
 
     def as_chat(self) -> dict[str, Any]:
-        """The choice as chats have it."""
+        """Return the choice in a chat's form."""
         allowed = {"mode": self.mode, "tools": [tool.as_chat() for tool in self.tools]}
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
@@ -119,12 +118,12 @@ ToolChoice = Annotated[
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """By which a model calls a function."""
+    """Return the name by which a model calls a function."""
     return f"{namespace}.{name}" if namespace else name
 
 
 def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
-    """The fields `name` and, of a function in one of them, `namespace`."""
+    """Return the fields `name` and, if the name has a known namespace, `namespace`."""
     namespace, _, rest = name.partition(".")
     return {"name": rest, "namespace": namespace} if namespace in namespaces else {"name": name}
 
@@ -132,7 +131,7 @@ def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
 def chat_tools(
     given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedTools | None
 ) -> dict[str, Any]:
-    """The fields of a chat about tools."""
+    """Return a chat's fields about tools."""
     functions: list[FunctionTool] = []
     for tool in given:
         match tool:
@@ -150,6 +149,6 @@ def chat_tools(
 
 @cache
 def say_absent(kind: Absent) -> None:
-    """Once, as agents offer it in every request."""
+    """Log a warning once: agents offer the tool in every request."""
     message = "/v1/responses: tools of type %s are left out: this server has none (said once)"
     logger.warning(message, kind)

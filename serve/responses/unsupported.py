@@ -1,5 +1,4 @@
-"""Options of OpenAI's Responses that this release does not have, with the values that change
-nothing; options of chats and completions that Responses have under another name, or not at all."""
+"""Unsupported options of Responses, and misplaced options of chats, with their neutral values."""
 
 from pydantic_core import PydanticCustomError
 
@@ -60,8 +59,7 @@ INSTEAD_HERE = INSTEAD | {
 
 
 def unsupported(param: str, message: str) -> PydanticCustomError:
-    """What a validator raises so that the answer is 400 with this message, about something that is
-    known but not here."""
+    """Return the error that a validator raises to answer 400 for a known, unsupported option."""
     return PydanticCustomError(
         "unsupported_option", "{message}", {"param": param, "message": message}
     )

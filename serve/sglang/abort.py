@@ -1,7 +1,6 @@
-"""HTTP endpoint that gives requests up: SGLang's POST /abort_request.
+"""HTTP endpoint that aborts requests: SGLang's POST /abort_request.
 
-A request of the engine carries its client's `rid` behind its own id, so that there is no list of
-them to keep.
+An engine request has its client's `rid` appended to its id, so that no table of them is needed.
 """
 
 from collections.abc import Callable
@@ -20,24 +19,23 @@ from serve.openai.protocol import MAX_NAME_CHARS
 
 MARK = ":"
 PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
-"""Of each protocol's ids, behind which are those of the engine, but for their number."""
+"""Prefixes of each protocol's answer ids. The engine's request id follows, without its index."""
 
 
 class AbortRequest(BaseModel):
-    """rid: of /generate, or the id of an answer under way."""
+    """The body of POST /abort_request. `rid`: that of /generate, or an answer's id."""
 
     rid: str | None = Field(None, min_length=1, max_length=MAX_NAME_CHARS)
     abort_all: bool = False
 
 
 def abort_router(engine: EngineThread) -> APIRouter:
-    """The endpoint; 200 also where there is no such request, which may have just ended."""
+    """Return the endpoint. It also answers 200 for a request that does not exist or just ended."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/abort_request")
     async def abort_request(body: AbortRequest, request: fastapi.Request) -> Response:
-        """End requests of the client, or of every client for an admin. What there is of the answers
-        goes out, with the finish reason `abort`."""
+        """Abort the client's requests, or all for an admin. Partial answers finish with `abort`."""
         if body.rid is None and not body.abort_all:
             raise invalid_request("give a rid, or abort_all: true", param="rid")
         meant = (lambda _: True) if body.abort_all else _answering_to(body.rid or "")
@@ -49,7 +47,7 @@ def abort_router(engine: EngineThread) -> APIRouter:
 
 
 def known_as(request: Request, rid: str | None) -> Request:
-    """The request under a name that its client has given it."""
+    """Return the request with the client's `rid` in its id."""
     return replace(request, request_id=f"{request.request_id}{MARK}{rid}") if rid else request
 
 

@@ -1,4 +1,4 @@
-"""HTTP endpoint for SGLang's POST /generate. Every event of a stream holds all there is so far."""
+"""HTTP endpoint for SGLang's POST /generate. Every stream event holds the whole answer so far."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from fastapi import APIRouter, Response
 
 from convert.text.json_pieces import NULL, JsonList, JsonNumbers, JsonText, json_pieces
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
+from eagle3_jax.engine.page_tiers import TokensByTier
 from serve.asgi.auth import client_of
 from serve.asgi.json_body import JsonRoute
 from serve.asgi.long_texts import tokenising
@@ -32,7 +32,7 @@ DEFAULT_MAX_TOKENS = 128
 
 
 def generate_router(service: Service) -> APIRouter:
-    """The endpoint over `service`."""
+    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.put("/generate", include_in_schema=False)
@@ -52,7 +52,7 @@ def generate_router(service: Service) -> APIRouter:
 
 
 def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request]]:
-    """What is asked, with each of the engine's requests for it."""
+    """Return the engine requests of the prompts, each with its prompt's parameters."""
     planned: list[tuple[Asked, Request]] = []
     expansion = Expansion()
     for one in asked:
@@ -67,7 +67,7 @@ def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request
 
 @dataclass(frozen=True)
 class GenerateAnswer:
-    """One request under way; `asked` has an entry for each of the engine's requests."""
+    """The answer of one request in flight. `asked` has an entry for each engine request."""
 
     body: GenerateRequest
     asked: Sequence[Asked]
@@ -76,12 +76,12 @@ class GenerateAnswer:
     synthetic: dict[str, float]
 
     async def whole(self) -> Iterable[str]:
-        """An object, or a list of one for each choice of each prompt."""
+        """Return one object, or a list with one for each choice of each prompt."""
         bodies = map(self._body, self.choices.states)
         return json_pieces(next(bodies) if self.body.single else JsonList(bodies))
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
-        """The same objects as they grow, then the end; `index` says which, where there are more."""
+        """Yield the same objects as they grow, then the end. `index` tells them apart."""
         async for state, _ in self.choices.follow(stream):
             index = {} if self.body.single else {"index": state.index}
             yield event(self._body(state) | index)
@@ -110,7 +110,7 @@ class GenerateAnswer:
         }
 
     def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
-        """Of each token [log-probability, id, text]; the first one of a prompt has null."""
+        """Return [log-probability, id, text] per token; null for the first token of a prompt."""
         if (top := asked.sampling.logprobs) is None:
             return {}
         output = self._places("output", state.token_ids, state.logprobs, top)
@@ -142,7 +142,7 @@ class GenerateAnswer:
 
 
 def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
-    """Why an answer ended, in SGLang's form; None while it has not."""
+    """Return an answer's finish reason in SGLang's format, or None before its end."""
     kind = state.finish_reason
     if kind is None:
         return None
@@ -155,14 +155,13 @@ def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
 
 
 def cached_details(cached: TokensByTier) -> dict[str, int]:
-    """SGLang's three tiers, of which storage is all beyond the host's memory."""
+    """Return SGLang's three tiers. Storage comprises everything below the host's memory."""
     storage = cached.disk + cached.remote
     return {"device": cached.device, "host": cached.host, "storage": storage}
 
 
 def speculation(state: ChoiceState) -> dict[str, Any]:
-    """SGLang's figures of one answer, whose accept length counts the token of the prefill too;
-    nothing where no drafts were verified."""
+    """Return SGLang's figures, {} without drafts. The accept length counts the prefill's token."""
     counts = state.acceptance
     if not counts.num_drafts:
         return {}

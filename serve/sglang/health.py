@@ -1,4 +1,4 @@
-"""HTTP endpoint that asks the engine for a token: SGLang's GET /health_generate."""
+"""HTTP endpoint that generates a token as a health check: SGLang's GET /health_generate."""
 
 import asyncio
 import uuid
@@ -16,14 +16,13 @@ LOOK_S = 0.05
 
 
 def health_router(engine: EngineThread) -> APIRouter:
-    """The endpoint. Whoever asks while a token is on its way waits for the same one, so that
-    probes, which need no key, cost next to nothing."""
+    """Return the endpoint. Probes need no key, so that concurrent ones share one token."""
     router = APIRouter()
     looking: asyncio.Task[bool] | None = None
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
-        """200 once the engine puts out a token, for this request or for others; else 503."""
+        """Return 200 once the engine produces a token, for any request; 503 after a timeout."""
         nonlocal looking
         engine.check_admitting()
         if looking is None or looking.done():
@@ -37,9 +36,10 @@ def health_router(engine: EngineThread) -> APIRouter:
 
 
 async def _puts_out_tokens(engine: EngineThread) -> bool:
-    """Whether it does within TIMEOUT_S; raises EngineError where its own token fails.
+    """Return whether the engine produces a token within TIMEOUT_S.
 
-    Those of others count: a long queue before a new request is no illness.
+    Tokens of other requests count: a long queue does not make a server unhealthy. Raises
+    EngineError if the probe's own request fails.
     """
     before = engine.stats.generation_tokens
     asked = asyncio.create_task(_one_token(engine))
@@ -60,7 +60,7 @@ async def _one_token(engine: EngineThread) -> bool:
     try:
         stream = await engine.submit([request])
     except QueueFull:
-        return await asyncio.Event().wait()  # Others' tokens will tell.
+        return await asyncio.Event().wait()  # Tokens of other requests decide.
     try:
         return bool([output async for output in stream])
     finally:

@@ -1,6 +1,6 @@
 """HTTP endpoints for JAX's profiler: POST /start_profile and /stop_profile.
 
-Traces lie under --profile-dir, which only the command line sets: no request names a path.
+Traces are written below --profile-dir. Only the command line sets it: requests name no path.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from serve.engine.threads import in_thread
 
 NO_DIRECTORY = "this server writes no traces; start it with --profile-dir DIR"
 IGNORED = ("output_dir", "activities", "with_stack", "record_shapes", "profile_by_stage")
-"""Fields of SGLang's that decide nothing here."""
+"""SGLang's fields without effect here."""
 
 
 def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
-    """The endpoints; with an empty body, or SGLang's JSON."""
+    """Return the endpoints. Their body is empty or SGLang's JSON."""
     router, lock = APIRouter(), asyncio.Lock()
     running = False
 

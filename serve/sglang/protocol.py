@@ -1,6 +1,6 @@
-"""The body of POST /generate: SGLang's request.
+"""The body of POST /generate, in SGLang's format.
 
-Fields that no entry below names are ignored, but for those that would change the answer.
+Other fields than those below are ignored, except those that would change the answer.
 """
 
 from functools import cached_property
@@ -28,7 +28,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
 }
-"""Options this release has not, with the values that change nothing."""
+"""Options that this release does not support, with the values that change nothing."""
 NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
     "stop_regex": (None, [], ""),
     "structural_tag": (None,),
@@ -36,7 +36,7 @@ NEUTRAL_SAMPLING: dict[str, tuple[object, ...]] = {
 
 
 EACH = ("rid", "cache_salt", "return_logprob", "top_logprobs_num", "logprob_start_len")
-"""What may be said of each prompt, besides its options."""
+"""Fields that may differ for each prompt, besides its options."""
 Salt = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
@@ -54,13 +54,12 @@ class GenerateSampling(GenerationRequest):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As the request around it says."""
+        """The number that the enclosing request asks for."""
         return self.logprobs
 
 
 class Asked(NamedTuple):
-    """What is asked of one prompt. logprob_start: where log-probabilities of the prompt begin, None
-    for none of it."""
+    """The parameters of one prompt. Its log-probabilities begin at `logprob_start` (None: none)."""
 
     prompt: str | list[int]
     sampling: GenerateSampling
@@ -73,7 +72,7 @@ def _listed(value: Any) -> Any:
 
 
 class GenerateRequest(RefusesUnsupported):
-    """One prompt, or a batch of them; what is no list holds for all of a batch."""
+    """One prompt or a batch. A value that is not a list applies to all prompts of a batch."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
     neutral = NEUTRAL
@@ -109,7 +108,7 @@ class GenerateRequest(RefusesUnsupported):
 
     @property
     def single(self) -> bool:
-        """Whether the answer is one object: one prompt that is no list, and one choice of it."""
+        """True if the answer is one object: for a single prompt, not in a list, with one choice."""
         return not self._batched and self.asked[0].sampling.num_choices == 1
 
     @property
@@ -123,7 +122,7 @@ class GenerateRequest(RefusesUnsupported):
 
     @cached_property
     def asked(self) -> list[Asked]:
-        """What is asked, prompt by prompt."""
+        """The parameters of each prompt."""
         prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
         count = len(prompts)
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
@@ -141,7 +140,7 @@ class GenerateRequest(RefusesUnsupported):
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:
-    """The value of each of `count` prompts; a list must have as many."""
+    """Return the values of all prompts. A list must have `count` entries."""
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:

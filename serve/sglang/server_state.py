@@ -1,6 +1,6 @@
-"""HTTP endpoints that describe the server and empty its prefix cache.
+"""HTTP endpoints that describe the server and clear its prefix cache.
 
-SGLang's names, of which those that begin with get_ are the older ones, and vLLM's /load and
+Their names are SGLang's (those with get_ are its older ones), and vLLM's /load and
 /reset_prefix_cache.
 """
 
@@ -18,7 +18,7 @@ MAX_WAIT_S = 600.0
 
 
 def server_state_router(service: Service, version: str) -> APIRouter:
-    """The endpoints."""
+    """Return the endpoints."""
     router, model, engine = APIRouter(), service.model, service.engine
     facts = _facts(service)
 
@@ -30,7 +30,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
     @router.get("/server_info")
     @router.get("/get_server_info")
     async def server_info() -> dict[str, Any]:
-        """avg_spec_accept_length counts the bonus token, over all rounds since the start."""
+        """Return SGLang's server info. Its accept length covers all rounds, with bonus tokens."""
         stats = engine.stats
         state = {
             "avg_spec_accept_length": stats.accept_length,
@@ -48,7 +48,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
 
     @router.get("/load")
     async def load() -> dict[str, int]:
-        """Sequences that run or wait."""
+        """Return the number of running and waiting sequences."""
         stats = engine.stats
         return {"server_load": stats.num_running + stats.num_waiting}
 
@@ -57,7 +57,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
     async def reset_prefix_cache(
         timeout: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
     ) -> dict[str, bool]:
-        # Waits up to `timeout` seconds until no request is under way; refused while one is.
+        # Waits up to `timeout` seconds until no request is in flight; refused if one still is.
         engine.check_admitting()
         with suppress(TimeoutError):
             await asyncio.wait_for(engine.idle(), timeout)
@@ -70,6 +70,6 @@ def server_state_router(service: Service, version: str) -> APIRouter:
 
 
 def _facts(service: Service) -> dict[str, Any]:
-    """Of the model, in all descriptions."""
+    """Return the model's fields in all descriptions."""
     paths = dict.fromkeys(("model_path", "tokenizer_path"), service.model.root)
     return {**paths, "has_image_understanding": service.images.takes}

@@ -1,6 +1,6 @@
-"""An engine's statistics as Prometheus metrics: vLLM's names where it has one, else `eagle3:`.
+"""An engine's statistics as Prometheus metrics: under vLLM's names if it has one, else `eagle3:`.
 
-docs/metrics.md says what each means.
+docs/metrics.md describes each.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,18 +44,18 @@ BELOW = (
         "Of these, found in memory below the GPUs'",
     ),
 )
-"""Of an engine with a tier below the devices' memory."""
+"""Metrics of an engine with a memory tier below the devices."""
 FAILURES = (
     ("eagle3:kv_damaged_pages", "damaged_pages", "Files that were not the pages of their names"),
     ("eagle3:kv_failed_fetches", "failed_fetches", "Pages that could not be brought from below"),
 )
-"""Each cost a prefill."""
+"""Each failure costs a prefill."""
 IMAGES = (
     ("eagle3:encoder_cache_queries", "encoder_cache_queries", "Images that prefills came to"),
     ("eagle3:encoder_cache_hits", "encoder_cache_hits", "Of these, those whose features were kept"),
     ("eagle3:images_encoded", "images_encoded", "Images encoded"),
 )
-"""Of an engine with a vision model."""
+"""Metrics of an engine with a vision model."""
 PER_POSITION = (
     (
         "vllm:spec_decode_num_accepted_tokens_per_pos",
@@ -69,9 +69,9 @@ PER_POSITION = (
     ),
 )
 VLLMS_TIERS = {"device": "device", "host": "host", "disk": "disk", "remote": "p2p"}
-"""vLLM's names of `TokensByTier`'s fields."""
+"""vLLM's names for the fields of `TokensByTier`."""
 SLEEP_STATES = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
-"""An engine here never sleeps; dashboards read the absence of `awake` as sleep."""
+"""This engine never sleeps, but dashboards read a missing `awake` as sleep."""
 SKIPPED = {"request": "skipped_by_request", "room": "skipped_for_room"}
 SKIPPED |= {"finished": "skipped_finished"}
 GAUGES = (
@@ -90,7 +90,7 @@ class EngineCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """All families, read from one snapshot."""
+        """Yield all families from one snapshot."""
         stats = self._read()
         for name, field, text in COUNTERS:
             yield self._counter(name, text, getattr(stats, field))
@@ -118,7 +118,7 @@ class EngineCollector(Collector):
             yield self._gauge(name, text, stats.synthetic_acceptance_length)
 
     def _waiting(self, stats: EngineStats) -> Metric:
-        """Why those in the queue wait."""
+        """Return the number of waiting requests, by reason."""
         name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
         capacity = stats.num_waiting - stats.num_deferred
         reasons = {"capacity": capacity, "deferred": stats.num_deferred}
@@ -129,7 +129,7 @@ class EngineCollector(Collector):
         return self._labelled_gauge(name, text, "sleep_state", SLEEP_STATES)
 
     def _sources(self, stats: EngineStats) -> Iterable[Metric]:
-        """Where prompt tokens came from."""
+        """Yield the sources of prompt tokens."""
         found = stats.cached
         sources = {"local_compute": stats.computed_prompt_tokens}
         sources |= {"local_cache_hit": found.device, "external_kv_transfer": found.below}
@@ -140,7 +140,7 @@ class EngineCollector(Collector):
         yield self._labelled(name, text, "source", tiers)
 
     def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
-        """What came from below the devices, and how full each tier there is."""
+        """Yield tokens found below the devices, and the usage of each tier there."""
         for name, field, text in BELOW:
             yield self._counter(name, text, getattr(stats, field))
         name, text = "eagle3:prompt_tokens_cached_by_tier", "Prompt tokens found, by tier"
@@ -188,7 +188,7 @@ class EngineCollector(Collector):
         return counter
 
     def _accept_lengths(self, stats: EngineStats) -> Metric:
-        """Accepted tokens and the bonus of every draft; sum over count is the accept length."""
+        """Return tokens per draft, with the bonus token. Sum over count is the accept length."""
         name, text = "eagle3:spec_decode_accept_length", "Tokens that a draft committed"
         family = HistogramMetricFamily(name, text, labels=LABELS)
         cumulative = accumulate(stats.accepted_histogram)

@@ -1,7 +1,7 @@
 """Renders metrics in Prometheus text format, with plain decimals.
 
-prometheus_client writes a counter of a million as `1e+06`, which collectors that read digits and
-dots take for 1; here integers stay integers and nothing has an exponent.
+prometheus_client writes a counter of a million as `1e+06`. Collectors that read only digits and
+dots parse that as 1. Here integers stay integers and no number has an exponent.
 """
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(registry: CollectorRegistry) -> str:
-    """All metrics of the registry in text format 0.0.4, without `_created` series."""
+    """Return all metrics of the registry in text format 0.0.4, without `_created` series."""
     return "".join(_render_metric(metric) for metric in registry.collect())
 
 

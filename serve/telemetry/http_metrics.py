@@ -1,7 +1,7 @@
-"""Prometheus metrics of HTTP requests: how many ended how, and what they asked for.
+"""Prometheus metrics of HTTP requests: outcomes, and what they asked for.
 
-Under the names of vLLM and of the instrumentation it uses. One request may have several prompts,
-and each of them several choices: what vLLM calls a request is a prompt here.
+The names are those of vLLM and of the instrumentation it uses. A request may have several prompts,
+and each prompt several choices: what vLLM calls a request is a prompt here.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from serve.telemetry.record import RequestRecord
 
 COUNTS = (1, 2, 5, 10, 20)
 SECONDS = (0.1, 0.5, 1.0)
-"""Few: each route and method has its own series. `vllm:e2e_request_latency_seconds` is finer."""
+"""Few, as each route and method is a series. `vllm:e2e_request_latency_seconds` is finer."""
 TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 HISTOGRAMS = (
     ("request_params_n", "Choices asked for of a prompt", COUNTS),
@@ -24,7 +24,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 
 
 class HttpMetrics:
-    """Observes the records of requests."""
+    """Updates metrics from the records of requests."""
 
     def __init__(self, registry: CollectorRegistry, labels: Sequence[str]) -> None:
         self._histograms = {
@@ -33,7 +33,7 @@ class HttpMetrics:
             ).labels(*labels)
             for name, text, buckets in HISTOGRAMS
         }
-        # No label holds what a client has written, or each would be a series for ever.
+        # No label may contain client input: each value would be a series forever.
         self._ended = Counter(
             "http_requests",
             "HTTP requests ended, by route, method and hundreds of the status",
@@ -49,7 +49,7 @@ class HttpMetrics:
         )
 
     def on_record(self, record: RequestRecord) -> None:
-        """A request has ended."""
+        """Update the metrics with a request that has ended."""
         method = record.method if record.method in METHODS else "other"
         status = f"{record.status // 100}xx"
         route = record.route or "none"

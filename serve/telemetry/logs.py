@@ -14,27 +14,26 @@ from serve.telemetry.record import RecordHandler, RequestRecord
 logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 MOST = 1000
-"""Different warnings that are remembered."""
+"""Maximum number of different warnings that are tracked."""
 Key = tuple[object, ...]
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, message, and the fields as name=value."""
+    """Formats time, level, message, and the fields as name=value."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line before any traceback."""
+        """Return the line before any traceback."""
         fields = (f"{name}={_quoted(value)}" for name, value in _fields(record).items())
         return " ".join([super().formatMessage(record), *fields])
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; a traceback is a field of it."""
+    """Formats one JSON object per line; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -47,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _quoted(value: object) -> str:
-    """The value as it is if it is one word, else as JSON, so that a line stays a line."""
+    """Return a value that is one word unchanged, else as JSON, so that it stays on one line."""
     text = str(value)
     return text if text.isascii() and text.isprintable() and " " not in text else json.dumps(text)
 
@@ -57,18 +56,20 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class OncePerSecond(logging.Filter):
-    """Lets one of like warnings and errors through a second, so that no client can fill a disk with
-    them; the next one says how many it stands for. Alike are those of one logger with one first
-    line, raised in one place."""
+    """Passes one of several equal warnings or errors per second, so that no client can fill a disk.
+
+    The next one has the number of suppressed ones. Equal ones have the same logger, first line and
+    place where they were raised.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._written: dict[Key, tuple[float, int]] = {}
-        """When, and how many like it were left out since."""
+        """Time of the last written record, and the number of equal ones suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written."""
+        """Return whether to write the record."""
         if record.levelno < logging.WARNING:
             return True
         key, now = _key(record), self._clock()
@@ -93,19 +94,19 @@ def _key(record: logging.LogRecord) -> Key:
 
 
 def configure_logging(log_format: LogFormat) -> None:
-    """Sends warnings of everybody, and what this package says, to standard error, once."""
+    """Send warnings of all packages, and info messages of serve, to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     handler.addFilter(OncePerSecond())
-    # Libraries that log while they are imported have configured the root already.
+    # Libraries that log during their import have configured the root logger already.
     logging.getLogger().handlers = [handler]
     logging.getLogger("serve").setLevel(logging.INFO)
 
 
 def log_requests(spell: Callable[[int], bytes] | None) -> RecordHandler:
-    """What writes a line for a record; spell: gives a token's bytes, None leaves prompts out.
+    """Return a handler that logs a line per record, except for probes and collectors.
 
-    Probes and collectors are not worth a line, whether the server is ready or not.
+    `spell` returns a token's bytes; None leaves prompts out.
     """
 
     def log(record: RequestRecord) -> None:

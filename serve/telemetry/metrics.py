@@ -1,23 +1,108 @@
 """Prometheus metrics of requests, under vLLM's names.
 
-The engine's own statistics join them at every scrape. An inter-token latency is the gap between
-two outputs of a request, each of which may carry several tokens; time per output token divides by
-the tokens.
+The engine's own statistics are added at every scrape. An inter-token latency is the gap between two
+outputs of a request, each of which may have several tokens. Time per output token is divided by the
+number of tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from eagle3_jax.engine import EngineConfig, EngineStats, Request, RequestOutput
 from serve.kv_transfer.transfers import Transfers
-from serve.telemetry.cache_facts import cache_facts
 from serve.telemetry.engine_metrics import LABELS, EngineCollector
 from serve.telemetry.http_metrics import TOKENS, HttpMetrics
-from serve.telemetry.kv_event_metrics import KVEventCollector, KVEventCounts
-from serve.telemetry.kv_transfer_metrics import KVTransferCollector
+
+PRODUCED = (
+    ("eagle3:kv_transfer_bytes_sent", "bytes_sent", "Bytes of pages sent to other servers"),
+    ("eagle3:kv_transfers_acknowledged", "acknowledged", "Prompts fetched by other servers"),
+    ("eagle3:kv_transfers_expired", "expired", "Prompts that no server fetched in time"),
+)
+CONSUMED = (
+    ("eagle3:kv_transfer_bytes_received", "bytes", "Bytes of pages of other servers"),
+    ("eagle3:kv_transfer_pages_failed", "failed", "Pages that did not come, or came wrong"),
+)
+
+
+class KVTransferCollector(Collector):
+    """The counters of a server as producer, consumer or both, at the time of a scrape."""
+
+    def __init__(self, labels: Sequence[str], transfers: Transfers) -> None:
+        self._labels, self._transfers = labels, transfers
+
+    def collect(self) -> Iterable[Metric]:
+        server, puller = self._transfers.server, self._transfers.puller
+        ends = ((server, PRODUCED), (puller and puller.counts, CONSUMED))
+        for counts, rows in ends:
+            for name, field, text in rows if counts is not None else ():
+                counter = CounterMetricFamily(name, text, labels=LABELS)
+                counter.add_metric(self._labels, getattr(counts, field))
+                yield counter
+        if server is not None:
+            text = "Prompts kept for other servers"
+            gauge = GaugeMetricFamily("eagle3:kv_transfers_kept", text, labels=LABELS)
+            gauge.add_metric(self._labels, server.num_kept)
+            yield gauge
+
+
+COUNTERS = (
+    ("eagle3:kv_events_published", "published", "KV events sent to subscribers"),
+    ("eagle3:kv_event_batches_dropped", "dropped", "Batches of KV events lost to a full queue"),
+)
+
+
+class KVEventCounts(Protocol):
+    """The counters of a publisher."""
+
+    @property
+    def published(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+
+
+class KVEventCollector(Collector):
+    """A publisher's counters at the time of a scrape."""
+
+    def __init__(self, labels: Sequence[str], counts: KVEventCounts) -> None:
+        self._labels = labels
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        for name, field, text in COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=LABELS)
+            counter.add_metric(self._labels, getattr(self._counts, field))
+            yield counter
+
+
+GIB = 2**30
+
+
+def cache_facts(config: EngineConfig, memory_share: float | None) -> dict[str, str]:
+    """Return labels and their values. "None" is vLLM's word for an unset value.
+
+    num_gpu_blocks excludes the scratch page; kv_offloading_size is in GiB.
+    """
+    pages = config.pool_pages - 1
+    offloaded = config.kv_offloading_bytes
+    facts = {
+        "block_size": config.page_tokens,
+        "num_gpu_blocks": pages,
+        "kv_cache_size_tokens": pages * config.page_tokens,
+        "cache_dtype": config.kv_cache_dtype,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "prefix_caching_hash_algo": "blake2b",
+        "gpu_memory_utilization": memory_share,
+        "kv_offloading_backend": "native" if offloaded else None,
+        "kv_offloading_size": f"{offloaded / GIB:g}" if offloaded else None,
+    }
+    return {label: str(value) for label, value in facts.items()}
+
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
 SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
@@ -44,7 +129,7 @@ HISTOGRAMS = (
 
 @dataclass
 class _Passage:
-    """A request on its way: when it came, what it has put out so far."""
+    """Times and token counts of a request in flight."""
 
     arrival: float
     prompt_tokens: int
@@ -79,21 +164,22 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def watch(self, read: Callable[[], EngineStats]) -> None:
-        """Adds the statistics of an engine."""
+        """Add the statistics of an engine."""
         self.registry.register(EngineCollector(self._labels, read))
 
     def watch_kv_events(self, counts: KVEventCounts) -> None:
-        """Adds what is published of KV events."""
+        """Add the counters of published KV events."""
         self.registry.register(KVEventCollector(self._labels, counts))
 
     def watch_kv_transfers(self, transfers: Transfers) -> None:
-        """Adds what is moved between servers."""
+        """Add the counters of transfers between servers."""
         self.registry.register(KVTransferCollector(self._labels, transfers))
 
     def describe_cache(self, config: EngineConfig, memory_share: float | None = None) -> None:
-        """Adds what never changes of the KV cache, as labels.
+        """Add the constant properties of the KV cache, as labels.
 
-        memory_share: of each GPU's memory, which sizes it; None where something else does.
+        `memory_share` is the fraction of each GPU's memory that sizes it; None if it has another
+        size.
         """
         facts = cache_facts(config, memory_share)
         labels = dict(zip(LABELS, self._labels, strict=True)) | facts
@@ -101,25 +187,25 @@ class Metrics:
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def on_submit(self, request: Request, now: float) -> None:
-        """A request goes to the engine."""
+        """Record that a request was submitted to the engine."""
         self._passages[request.request_id] = _Passage(now, len(request.prompt_ids))
 
     def on_refused(self, request_id: str) -> None:
-        """The engine did not take the request."""
+        """Record that the engine refused the request."""
         self._passages.pop(request_id, None)
 
     def on_aborted(self, request_id: str) -> None:
-        """The request was given up before it finished."""
+        """Record that the request was aborted before it finished."""
         if self._passages.pop(request_id, None):
             self._finished["abort"].inc()
 
     def on_started(self, request_ids: Sequence[str], now: float) -> None:
-        """The engine began to run these prompts at time `now`."""
+        """Record that the engine began to run these prompts at time `now`."""
         for request_id in request_ids:
             self._passages[request_id].started = now
 
     def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
-        """One engine step put these out at time `now`."""
+        """Record the outputs of one engine step at time `now`."""
         num_tokens = sum(len(output.token_ids) for output in outputs)
         if num_tokens:
             self._observe("iteration_tokens_total", num_tokens)

@@ -1,4 +1,4 @@
-"""Who is shown every request."""
+"""Chooses the handlers of request records."""
 
 from collections.abc import Callable
 
@@ -11,9 +11,9 @@ from serve.telemetry.tracing import trace_to
 def observers_of(
     operations: Operations, model: str, spell: Callable[[int], bytes]
 ) -> tuple[list[RecordHandler], Callable[[], object]]:
-    """What is shown every request, and what sends off that of it which waits to be sent.
+    """Return the handlers of request records, and a function that sends pending spans.
 
-    spell: a token's bytes, for logs that have prompts.
+    `spell` returns a token's bytes, for logs with prompts.
     """
     observers: list[RecordHandler] = []
     send: Callable[[], object] = list

@@ -1,4 +1,4 @@
-"""The record of one HTTP request: for its line in the log, and its span in a trace."""
+"""The record of one HTTP request, for its log line and its trace span."""
 
 import re
 import time
@@ -18,15 +18,17 @@ ANTHROPICS_NAME = "request-id"
 FIT_FOR_LOGS = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 
 LONGEST = 200
-"""Characters of a method or a path that are kept."""
+"""Maximum characters of a method or path in a record."""
 
 
 @dataclass
 class RequestRecord:
-    """A request from its head to the last byte of its answer; times are in seconds.
+    """A request from its head to the last byte of its answer. Times are in seconds.
 
-    generated: its choices, once it generates some. status: 499 if the client went away before there
-    was one. route: the pattern that the path fits, None where there is none.
+    Attributes:
+        generated: its choices, if it generates any.
+        status: 499 if the client disconnected before there was one.
+        route: the pattern that matches the path, or None.
     """
 
     request_id: str
@@ -38,17 +40,17 @@ class RequestRecord:
     generated: Choices | None = field(default=None, repr=False)
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
-    """The same on the wall's clock, in nanoseconds since 1970."""
+    """The time in `began` on the wall clock, in nanoseconds since 1970."""
     duration: float = 0.0
 
     @property
     def time_to_first_token(self) -> float | None:
-        """From the request's head to the first output of any choice."""
+        """Time from the request's head to the first output of any choice."""
         first = self.generated and self.generated.first_output
         return None if first is None else first - self.began
 
     def fields(self) -> dict[str, Any]:
-        """The record as a flat JSON object. Nothing in it was written by a prompt's author."""
+        """Return the record as a flat JSON object, without text of a prompt."""
         fields: dict[str, Any] = {
             "request_id": self.request_id,
             "method": cut(self.method),
@@ -71,19 +73,19 @@ class RequestRecord:
 
 
 RecordHandler = Callable[[RequestRecord], None]
-"""Is given every record when its request has ended."""
+"""Called with every record when its request has ended."""
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning and its length: a client may send 60 kB of it."""
+    """Truncate a long text and append its length: a client may send 60 kB of it."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 class Recorded:
-    """Makes the record of every request, gives it an id and hands it to the handlers at its end.
+    """Middleware that records every request, assigns its id and passes it to the handlers.
 
-    The id is the client's X-Request-ID if that is fit for a log, else a new one; the answer has it.
-    stamp: other headers that every answer has.
+    The id is the client's X-Request-ID if that is safe to log, else a new one, and is in the
+    answer. `stamp` returns further headers for every answer.
     """
 
     def __init__(
@@ -92,7 +94,6 @@ class Recorded:
         self._app, self._handlers, self._stamp = app, handlers, stamp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,6 @@
-"""A span for every request that generates, under OpenTelemetry's names for generative AI.
+"""Trace spans for requests that generate, with OpenTelemetry's generative AI conventions.
 
-Its packages are the extra `otel`, imported only when asked for.
+The packages are those of the extra `otel`, imported only if tracing is on.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,10 @@ NS = 1_000_000_000
 
 
 def trace_to(endpoint: str, model_name: str) -> tuple[RecordHandler, Callable[[], object]]:
-    """Spans go to the collector at `endpoint` (OTLP over HTTP), from a thread of their own, some
-    seconds later; the second result sends those that wait."""
+    """Return a handler that sends spans to the collector at `endpoint` (OTLP over HTTP).
+
+    A thread sends them some seconds later; the second result sends pending ones at once.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -31,7 +33,7 @@ def trace_to(endpoint: str, model_name: str) -> tuple[RecordHandler, Callable[[]
 
 
 def spans(processor: "SpanProcessor", model_name: str) -> RecordHandler:
-    """What makes a record a span, and hands it to the SDK's span processor."""
+    """Return a handler that converts a record to a span for the SDK's span processor."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import SpanKind, StatusCode

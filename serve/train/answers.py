@@ -1,7 +1,7 @@
-"""Conversations as samples: what the target reads when it is served, and what of it it says.
+"""Convert conversations to training samples: the ids that the served target reads and writes.
 
-An answer is what follows the prompt that the chat template makes of the messages before it, as far
-as an id that ends answers. Nothing is known of a model's marks but what template and tokenizer say.
+An answer is the text after the chat template's prompt for the messages before it, up to an id that
+ends answers. Only template and tokenizer define a model's markup.
 """
 
 import asyncio
@@ -31,11 +31,10 @@ TEXT_ALONE = NoImages()
 
 @dataclass(frozen=True)
 class SampleMaker:
-    """Makes samples of conversations.
+    """A converter of conversations to samples; `end_ids` end an answer.
 
-    end_ids: what ends an answer. thinking: `on` asks for it before every answer, `off` leaves
-    reasoning out of prompts and answers, `auto` asks where an answer has some. images: reads those
-    of conversations, as the server does.
+    `thinking` "on" requests it for every answer, "off" leaves reasoning out of prompts and answers,
+    and "auto" requests it for answers that have some. `images` reads images as the server does.
     """
 
     tokenizer: Tokenizer
@@ -50,8 +49,7 @@ class SampleMaker:
             self._variables(self.thinking == "on")
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
-        """One sample, or several where the template shows an answer otherwise once it is history;
-        ValueError for what is no conversation with an answer."""
+        """Return one sample, or more if templates change past answers; ValueError for no answer."""
         calls = choose_reading(self.tokenizer).told
         try:
             read, sources = read_contents(template_messages(messages, calls))
@@ -69,7 +67,7 @@ class SampleMaker:
         return [self._with_images(*found) for found in zip(samples, shown, strict=True)]
 
     def _with_images(self, sample: Sample, sources: Sequence[ImageSource]) -> Sample:
-        """As many placeholders as each image has tokens, in place of one."""
+        """Repeat each placeholder as often as its image has tokens."""
         ids = np.asarray(sample.token_ids)
         here = ids == self.images.placeholder
         if not sources and not here.any():
@@ -87,7 +85,7 @@ class SampleMaker:
         return Sample(np.repeat(ids, times), wanted, images=items)
 
     def _answer(self, history: list[Message], answer: Message, tools: Any) -> Sample:
-        """The chat up to an answer, of which only the answer is wanted."""
+        """Return the chat up to an answer, with only this answer as training target."""
         reasoning = next((answer[name] for name in REASONING if answer.get(name)), "")
         bare = {name: part for name, part in answer.items() if name not in REASONING}
         thinks = self.thinking == "on" or (self.thinking == "auto" and bool(reasoning))
@@ -99,14 +97,14 @@ class SampleMaker:
             whole = self.tokenizer.encode_chat([*history, answer], **closed)
         begin = _common(prompt, whole)
         said = whole[begin:]
-        if thinks and reasoning and whole == without:  # the template takes it for history
+        if thinks and reasoning and whole == without:  # the template dropped the reasoning
             said = [*self.tokenizer.encode(reasoning), *said]
         size = next((i + 1 for i, token in enumerate(said) if token in self.end_ids), len(said))
         wanted = [False] * begin + [True] * size + [False] * (len(said) - size)
         return Sample([*whole[:begin], *said], wanted)
 
     def _variables(self, thinks: bool) -> dict[str, Any]:
-        """What the template is told; ValueError where all answers are to be as it can't have it."""
+        """Return the template's variables; ValueError if it does not support the thinking mode."""
         switch = switch_of(self.tokenizer.template_text)
         if switch.name is None and self.thinking == "auto":
             return {}
@@ -115,8 +113,7 @@ class SampleMaker:
 
 
 def read_contents(messages: Sequence[Message]) -> tuple[list[Message], list[list[ImageSource]]]:
-    """Messages as templates read them, and the images that each shows; ValueError for parts that
-    are neither text nor images."""
+    """Return messages in templates' form, and their images; ValueError for other parts."""
     try:
         contents = [read_content(message.get("content")) for message in messages]
     except ApiError as error:
@@ -131,7 +128,7 @@ def read_contents(messages: Sequence[Message]) -> tuple[list[Message], list[list
 
 
 def _extend(samples: list[Sample], new: Sample) -> None:
-    """The new answer in the last sample, where that is how it begins."""
+    """Append an answer's sample, or extend the last sample if the new one begins with it."""
     if samples:
         last, size = samples[-1], len(samples[-1].token_ids)
         if list(new.token_ids[:size]) == last.token_ids:
@@ -141,7 +138,7 @@ def _extend(samples: list[Sample], new: Sample) -> None:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids both begin with."""
+    """Return the length of the common prefix."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

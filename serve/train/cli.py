@@ -1,4 +1,4 @@
-"""The command eagle3-train: EAGLE-3 drafts, what they are trained on, and small targets."""
+"""The command eagle3-train: train EAGLE-3 drafts and small targets, and prepare training data."""
 
 import signal
 import sys
@@ -20,14 +20,13 @@ PROG = "eagle3-train"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 2 for flags and files that can't be used; 130 or 143 when it was
-    stopped."""
+    """Return the exit status: 0, 2 for unusable flags or files, 130 or 143 after a signal."""
     options = _parser().parse_args(argv)
     with raising() as came:
         try:
             if check := getattr(options, "check", None):
                 check(options)
-            # Importing JAX takes seconds, which a mistake in the flags shouldn't cost.
+            # Check the flags first, because importing JAX takes seconds.
             with leaving(PROG):
                 command = _command(options.command)
             done = command(options)
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[Any], bool]:
-    """What runs a command and says whether it finished; ValueError without the extra `train`."""
+    """Return a command's function, True if it finished; ValueError without the extra `train`."""
     try:
         if name == "target":
             from serve.train.target import train_target

@@ -1,4 +1,4 @@
-"""Conversations from a file or a data set as samples, each found by its number."""
+"""Read conversations from a file or data set as samples, each by number."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class Records(Protocol):
 
 
 class JsonLines:
-    """The lines of a JSONL file that are not blank, read one at a time."""
+    """The non-blank lines of a JSONL file, read one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._starts, self.numbers = path, list[int](), list[int]()
@@ -44,7 +44,7 @@ class JsonLines:
             return json.loads(file.readline())
 
     def place(self, index: int) -> str:
-        """What an error calls a record."""
+        """Return a record's name in errors."""
         return f"{self.path}, line {self.numbers[index]}"
 
 
@@ -67,19 +67,19 @@ class HubRecords:
         return without_nulls(self._rows[int(index)])
 
     def place(self, index: int) -> str:
-        """What an error calls a record."""
+        """Return a record's name in errors."""
         return f"{self.name}, row {index}"
 
 
 def without_nulls(value: Any) -> Any:
-    """A row as it was written: columns give every row each field that any row has."""
+    """Remove the nulls of a row: columns give every row each field that any row has."""
     if isinstance(value, dict):
         return {name: without_nulls(part) for name, part in value.items() if part is not None}
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def open_records(data: str, split: str) -> JsonLines | HubRecords:
-    """A JSONL file, or whatever `datasets` knows by this name; ValueError or OSError if none."""
+    """Open a JSONL file, or a data set of this name; ValueError or OSError if there is none."""
     path = Path(data)
     return JsonLines(path) if path.suffix in (".jsonl", ".json") else HubRecords(data, split)
 
@@ -87,13 +87,13 @@ def open_records(data: str, split: str) -> JsonLines | HubRecords:
 class ConversationSamples:
     """The samples of all conversations that fit into a row.
 
-    Every record is read once to know which those are. lengths: int32, tokens of each; left_out:
-    how many are longer; has_images: whether any of them shows one; digest: SHA-256 of all that they
-    hold, as hexadecimal digits.
+    All records are read once to find them. `lengths` has their tokens, int32. `left_out` counts
+    longer samples. `has_images` is True if a sample has an image. `digest` is a hexadecimal SHA-256
+    of their content.
     """
 
     def __init__(self, records: JsonLines | HubRecords, make: MakeSamples, longest: int) -> None:
-        """Raises ValueError naming the record that is no conversation, and when none is left."""
+        """Read the records; ValueError for one that is no conversation, or if no sample is left."""
         self._records, self._make = records, make
         self._counts, self.left_out, self.has_images = np.zeros(0, np.int64), 0, False
         found, content = list[tuple[int, int, int]](), hashlib.sha256()
@@ -119,7 +119,7 @@ class ConversationSamples:
         return self._samples(int(self._places[index]))[self._numbers[index]]
 
     def counts(self, vocab_size: int) -> np.ndarray:
-        """How often each id occurs in all answers; more than so many ids where they have more."""
+        """Count each id in all answers; the result is longer than `vocab_size` for larger ids."""
         return np.pad(self._counts, (0, max(vocab_size - len(self._counts), 0)))
 
     def _count(self, sample: Sample) -> None:
@@ -144,7 +144,7 @@ def read_conversation(
     index: int,
     read: Callable[[Sequence[Any], Sequence[Any]], T],
 ) -> T:
-    """What `read` makes of a record's messages and tools; ValueError names the record."""
+    """Return `read` of a record's messages and tools; ValueError names the record."""
     try:
         record = records[index]
         return read(record["messages"], record.get("tools") or ())
@@ -157,8 +157,10 @@ def read_conversation(
 def prompts_of(
     records: JsonLines | HubRecords, count: int, check: Callable[[Any], None]
 ) -> list[tuple[Sequence[Any], Sequence[Any]]]:
-    """Messages before the last answer, and tools, of the first conversations that have one. check:
-    raises ValueError for messages that can't be asked; it names the record."""
+    """Return messages before the last answer, and tools, of the first answered conversations.
+
+    `check` raises ValueError for messages that cannot be asked; the error then names the record.
+    """
 
     def prompt(messages: Sequence[Any], tools: Sequence[Any]) -> Any:
         check(messages)

@@ -1,4 +1,4 @@
-"""Flags of the commands of eagle3-train that make what a draft is trained on."""
+"""Flags of the eagle3-train commands that prepare a draft's training data."""
 
 import argparse
 from pathlib import Path
@@ -17,7 +17,7 @@ from serve.train.flags import (
 
 
 def add_regenerate_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """`eagle3-train regenerate`."""
+    """Add `eagle3-train regenerate`."""
     command = commands.add_parser(
         "regenerate",
         help="have the answers of conversations written by a served model",
@@ -49,7 +49,7 @@ def add_regenerate_command(commands: "argparse._SubParsersAction[OneLineParser]"
 
 
 def add_features_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """`eagle3-train features`."""
+    """Add `eagle3-train features`."""
     command = commands.add_parser(
         "features",
         help="write what a target shows a draft of a small data set, to train on more than once",
@@ -64,7 +64,7 @@ def add_features_command(commands: "argparse._SubParsersAction[OneLineParser]") 
     add_aux_layers_flag(command)
     add_draft_config_flag(command)
     add_mesh_flags(command)
-    # The shape of a draft matters by its aux layers alone.
+    # Only the aux layers of a draft's shape matter.
     command.set_defaults(
         init_from=None, draft_vocab=None, intermediate_size=None, attention=None, check=None
     )

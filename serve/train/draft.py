@@ -1,4 +1,4 @@
-"""`eagle3-train draft`: a draft for a target that is served, on the target's own features."""
+"""`eagle3-train draft`: train a draft on the features of a served target."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -45,8 +45,7 @@ from serve.train.samples import Data, image_encoder, open_samples
 
 
 def train_draft(options: argparse.Namespace) -> bool:
-    """Trains a draft for `options.target` and writes its published directory; False when
-    interrupted."""
+    """Train a draft for `options.target` and write its directory; False if interrupted."""
     with new_output(options):
         return _train(options)
 
@@ -73,7 +72,7 @@ def _train(options: argparse.Namespace) -> bool:
     prompts = _prompts(options, tokenizer, outlined.model.config)
     samples = open_samples(options, tokenizer, outlined.model, plan.config.aux_layer_ids, directory)
     _set_epochs(options, samples)
-    if options.features and not options.eval_every:  # then its ends teach, and nothing runs it
+    if options.features and not options.eval_every:  # then nothing runs the layers
         outlined = replace(outlined, shared={*outlined.shared, "layers"})
     trainer = _trainer(options, plan, outlined.fill(), samples, placement)
     batches = _batches(options, samples, image_encoder(samples, trainer.target, directory))
@@ -90,7 +89,7 @@ def _train(options: argparse.Namespace) -> bool:
 
 
 def _set_epochs(options: argparse.Namespace, samples: Data) -> None:
-    """Sets options.steps and options.epochs, both: one is as many as the other makes."""
+    """Set both options.steps and options.epochs, each from the other."""
     if isinstance(samples, recipe.DemoSamples):
         options.steps, options.epochs = options.steps or options.demo_steps, 1
     elif options.steps is None:
@@ -103,7 +102,7 @@ def _set_epochs(options: argparse.Namespace, samples: Data) -> None:
 
 
 def _batches(options: argparse.Namespace, samples: Data, encode: ImageEncoder | None) -> Batches:
-    """The corpus comes in its own order, which is a mixture already."""
+    """Return the batches; the synthetic corpus keeps its order, because it is mixed already."""
     seed = None if isinstance(samples, recipe.DemoSamples) else options.seed
     rows, epochs = options.rows * options.accumulate, options.epochs
     return packed_batches(
@@ -113,7 +112,7 @@ def _batches(options: argparse.Namespace, samples: Data, encode: ImageEncoder | 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A target, and its draft taken apart for training."""
+    """A target, and its draft split into parts for training."""
 
     target: Target
     shared: set[str]
@@ -123,7 +122,7 @@ class Trainer:
     step: StepFunction
 
     def draft(self, params: Any) -> Eagle3Draft:
-        """With these parameters, and modules of the target where they are its."""
+        """Return the draft with these parameters, and the target's shared modules."""
         draft = nnx.merge(self.graphdef, params, self.rest)
         for name in self.shared:
             setattr(draft, name, getattr(self.target, name))
@@ -137,7 +136,7 @@ def _trainer(
     run_target = known_features
     if not options.features:
         run_target = feature_pass(target, plan.config.aux_layer_ids, options.prefill_chunk)
-    kept = {"embed_tokens", *plan.shared}  # An embedding of the draft's own stays as it was made.
+    kept = {"embed_tokens", *plan.shared}  # The draft's own embedding is not trained.
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), kept)
     params, rest = place.params(params), place.whole(rest)
     teacher, teacher_state = nnx.split(Teacher(target))
@@ -155,7 +154,7 @@ def _trainer(
 def _prompts(
     options: argparse.Namespace, tokenizer: Tokenizer, config: TargetConfig
 ) -> list[list[int]]:
-    """Held-out ones; ValueError where one and its answer are more than the target's context."""
+    """Return held-out prompts; ValueError if one with its answer exceeds the target's context."""
     if not options.eval_every:
         return []
     found = evaluation_prompts(tokenizer, options.eval_data, options.split, options.eval_prompts)
@@ -178,7 +177,7 @@ def _evaluation(
     dtype = trainer.target.embed_tokens.embedding.get_value().dtype
 
     def measure(params: Any) -> dict[str, float]:
-        # As it will be written, and then served.
+        # Round parameters as they will be written and served.
         written = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(dtype), params)
         return served.measure(trainer.draft(written))
 

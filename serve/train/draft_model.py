@@ -1,4 +1,4 @@
-"""The draft that is trained: its shape, its first weights, and the directory it ends in."""
+"""The draft to train: its shape, initial weights and output directory."""
 
 import argparse
 from dataclasses import dataclass, fields
@@ -41,21 +41,19 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What is known of the draft before a weight is read. first: the draft whose weights it begins
-    with, None for random ones."""
+    """The draft before weights are read; `first` supplies its weights, None for random ones."""
 
     config: DraftConfig
     first: Outline[Eagle3Draft] | None = None
 
     @property
     def shared(self) -> set[str]:
-        """Modules that are the target's, and stay as they are."""
+        """Modules that belong to the target and are not trained."""
         return {"embed_tokens"} if self.first is None else set(self.first.shared)
 
 
 def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
-    """The draft that the flags ask for, beside this target, which may be abstract; ValueError for
-    what doesn't fit or can't be published."""
+    """Plan the draft that the flags describe; `target` may be abstract. ValueError for a misfit."""
     config, first = target.config, None
     if options.init_from:
         published = source_of(options, options.init_from)
@@ -73,7 +71,7 @@ def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
 
 
 def make_draft(plan: DraftPlan, target: Target, samples: Data, seed: int) -> Eagle3Draft:
-    """The draft in float32; of new ones the vocabulary is what answers use most."""
+    """Make the draft in float32; a new draft's vocabulary has the most frequent ids of answers."""
     if plan.first is not None:
         return plan.first.fill()
     config = plan.config
@@ -85,8 +83,7 @@ def make_draft(plan: DraftPlan, target: Target, samples: Data, seed: int) -> Eag
 
 
 def export_draft(draft: Eagle3Draft, target: Target, shared: set[str], directory: Path) -> None:
-    """Writes the published directory; of several processes the first one does. Modules in `shared`
-    are the target's, and left out."""
+    """Write the published directory in the first process, without the target's `shared` modules."""
     own = nnx.state(draft)
     for path, variable in nnx.to_flat_state(own):
         if path[0] not in shared:
@@ -103,7 +100,7 @@ def _on_host(array: jax.Array) -> jax.Array:
 
 
 def _published_shape(given: Source, target: TargetConfig) -> DraftConfig:
-    """That of a draft's config.json, or of its directory or hub id."""
+    """Read the shape of a draft's config.json, given as a file, directory or hub id."""
     path = Path(given.name)
     if path.suffix != ".json":
         path = find_checkpoint(given, CONFIG_ALONE) / CONFIG
@@ -150,7 +147,7 @@ def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConf
 
 
 def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
-    """Rotary positions and, for latent attention, the target's widths."""
+    """Return rotary positions and, for latent attention, the target's widths."""
     if kind == "grouped":
         return {"rope": RopeConfig(target.rope.theta)}
     if not isinstance(target, KimiConfig):
@@ -163,7 +160,7 @@ def _attention(kind: str, target: TargetConfig) -> dict[str, Any]:
 
 
 def _aux_layers(config: TargetConfig) -> tuple[int, ...]:
-    """The usual triple, or an early, a middle and a late layer where a small model has it not."""
+    """Return the usual three layers, or early, middle and late ones of a small model."""
     usual = default_aux_layer_ids(config.num_hidden_layers)
     if usual[0] < usual[1] < usual[2]:
         return usual

@@ -1,4 +1,4 @@
-"""The accept length that a draft would have in service: the engine, on prompts it never saw."""
+"""Measure a draft's accept length in the engine, on held-out prompts."""
 
 import time
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ TEMPERATURES = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class ServedAcceptance:
-    """Measures drafts of one target.
+    """A measurement of one target's drafts on `prompts`, which are token ids.
 
-    prompts: token ids. drafts: tokens a round; answer_tokens: at most, of an answer.
+    `drafts` is the number per round, `answer_tokens` the maximum of an answer.
     """
 
     target: Target
@@ -37,8 +37,7 @@ class ServedAcceptance:
     prefill_chunk: int
 
     def measure(self, draft: Eagle3Draft) -> dict[str, float]:
-        """Tokens a round commits, at temperature 0 and 1, and their mean. The draft's parameters
-        are placed as its target's."""
+        """Place the draft like its target; return tokens per round at temperature 0, 1 and mean."""
         if (mesh := mesh_of(self.target)) is not None:
             shard(draft, mesh)
         pair = LoadedPair(self.target, draft, self.tokenizer, SamplingDefaults())
@@ -71,7 +70,7 @@ class ServedAcceptance:
 def evaluation_prompts(
     tokenizer: Tokenizer, data: str | None, split: str, count: int
 ) -> list[list[int]]:
-    """`count` prompts of a file or data set, or of the embedded corpus's held-out part."""
+    """Return `count` prompts of a file or data set, or of the corpus's held-out part."""
     if data is None:
         each = -(-count // len(CATEGORIES))
         found: list[Any] = [

@@ -1,4 +1,4 @@
-"""Flags of eagle3-train, and what contradicts itself in them."""
+"""Flags of eagle3-train, and checks for contradictions."""
 
 import argparse
 from pathlib import Path
@@ -17,7 +17,7 @@ DRAFT_EXAMPLE = (
 
 
 def add_target_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """`eagle3-train target`."""
+    """Add `eagle3-train target`."""
     target = commands.add_parser(
         "target",
         help="train a small target on the synthetic corpus",
@@ -31,7 +31,7 @@ def add_target_command(commands: "argparse._SubParsersAction[OneLineParser]") ->
 
 
 def add_vision_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """`eagle3-train vision`."""
+    """Add `eagle3-train vision`."""
     vision = commands.add_parser(
         "vision",
         help="train a small pair that answers questions about pictures of shapes",
@@ -51,7 +51,7 @@ def add_vision_command(commands: "argparse._SubParsersAction[OneLineParser]") ->
 
 
 def add_draft_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """`eagle3-train draft`."""
+    """Add `eagle3-train draft`."""
     draft = commands.add_parser(
         "draft", help="train an EAGLE-3 draft by training-time test", example=DRAFT_EXAMPLE
     )
@@ -72,7 +72,7 @@ def add_draft_command(commands: "argparse._SubParsersAction[OneLineParser]") -> 
 
 
 def check_draft_flags(options: argparse.Namespace) -> None:
-    """ValueError, naming the flags, for those that contradict each other."""
+    """Raise ValueError, naming the flags, if flags contradict each other."""
     given = [name for name in SHAPE_FLAGS if getattr(options, name) is not None]
     sources = [name for name in ("init_from", "draft_config") if getattr(options, name)]
     if len(sources) == 2 or (sources and given):
@@ -133,7 +133,7 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_conversation_flags(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Conversations and how they become samples."""
+    """Add flags of conversations and their conversion to samples."""
     default = "" if required else " (default: the synthetic corpus)"
     parser.add_argument(
         "--data",
@@ -245,7 +245,7 @@ def _add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_mesh_flags(parser: argparse.ArgumentParser) -> None:
-    """Devices of one process."""
+    """Add flags for the devices of one process."""
     parser.add_argument(
         "--tensor-parallel-size",
         type=positive,
@@ -272,7 +272,7 @@ def _add_host_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A number of at least 1."""
+    """Parse a number of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")

@@ -1,4 +1,4 @@
-"""A training run around the loop: its directory, its progress, its logs."""
+"""Run the training loop with its output directory, progress and logs."""
 
 import argparse
 import json
@@ -30,10 +30,10 @@ LOG = "log.jsonl"
 
 @contextmanager
 def new_output(options: argparse.Namespace) -> Iterator[None]:
-    """Around a command that trains: what it wrote is taken away where it ends before a step.
+    """Remove the output of a training command that fails before its first step.
 
-    Raises ValueError where the output directory has a run and this one isn't to go on with it, and
-    where metrics can't go where they should.
+    Raises ValueError if the output directory has a run that is not to be resumed, or if metrics
+    cannot be logged.
     """
     directory = _directory(options)
     if directory.exists() and not options.resume:
@@ -60,7 +60,7 @@ def run(
     batches: Batches,
     evaluation: Evaluation | None = None,
 ) -> tuple[Outcome, Checkpoints]:
-    """Trains for options.steps, with what is printed and written meanwhile."""
+    """Train for options.steps, with progress and logs."""
     directory = _directory(options)
     checkpoints = Checkpoints(directory / "checkpoints")
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def _steps_logged(directory: Path) -> bool:
 
 
 def _logs(options: argparse.Namespace, directory: Path) -> list[Any]:
-    """Where metrics go; of several processes the first one writes them."""
+    """Open the logs; only the first of several processes writes them."""
     if jax.process_index():
         return []
     directory.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def _logs(options: argparse.Namespace, directory: Path) -> list[Any]:
 
 @contextmanager
 def _bar(steps: int) -> Iterator[Log]:
-    """A bar with the latest metrics; still on no terminal."""
+    """Show a bar with the latest metrics; prints nothing without a terminal."""
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, TextColumn("{task.description}")) as progress:
         task = progress.add_task("", total=steps)
@@ -118,7 +118,7 @@ def _bar(steps: int) -> Iterator[Log]:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Log]:
-    """A line of JSON each step."""
+    """Write a line of JSON per step."""
     with path.open("a", buffering=1, encoding="utf-8") as file:
 
         def write(number: int, metrics: dict[str, float]) -> None:
@@ -130,7 +130,7 @@ def _lines(path: Path) -> Iterator[Log]:
 
 @contextmanager
 def _tensorboard(directory: Path) -> Iterator[Log]:
-    """Event files beside the checkpoints."""
+    """Write event files beside the checkpoints."""
     with SummaryWriter(str(directory / "tensorboard")) as writer:
 
         def write(number: int, metrics: dict[str, float]) -> None:
@@ -142,7 +142,7 @@ def _tensorboard(directory: Path) -> Iterator[Log]:
 
 @contextmanager
 def _wandb(options: argparse.Namespace) -> Iterator[Log]:
-    """A run of Weights & Biases."""
+    """Log to a run of Weights & Biases."""
     import wandb  # pyright: ignore[reportMissingImports]
 
     with wandb.init(project=options.wandb, name=options.output.name) as started:

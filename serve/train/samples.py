@@ -1,4 +1,4 @@
-"""What the flags of a command say is to be trained on."""
+"""Open the training data that a command's flags describe."""
 
 import argparse
 import sys
@@ -29,8 +29,10 @@ def open_samples(
     aux_layer_ids: Sequence[int],
     checkpoint: Path,
 ) -> Data:
-    """Samples with features, conversations or the embedded corpus; says what is left out. target:
-    may be abstract; checkpoint: its directory. Raises ValueError for what can't be trained on."""
+    """Open features, conversations or the embedded corpus, and report omitted samples.
+
+    `target` may be abstract; `checkpoint` is its directory. Raises ValueError for unusable data.
+    """
     if options.features:
         samples = FeatureSamples(options.features, options.row_length)
         samples.check(Computed.by(options, target, aux_layer_ids, checkpoint))
@@ -49,7 +51,7 @@ def open_samples(
 def open_conversations(
     options: argparse.Namespace, tokenizer: Tokenizer, config: TargetConfig, checkpoint: Path
 ) -> ConversationSamples:
-    """Those of options.data that a row and the target's context can hold."""
+    """Open the samples of options.data that fit into a row and the target's context."""
     records = open_records(options.data, options.split)
     longest = min(options.row_length, config.max_position_embeddings)
     maker = _maker(options, tokenizer, config, _images(options, checkpoint))
@@ -59,7 +61,7 @@ def open_conversations(
 
 
 def image_encoder(samples: Data, target: Target, checkpoint: Path) -> ImageEncoder | None:
-    """What encodes the samples' images, None where they have none. Reads the vision's weights."""
+    """Load the encoder of the samples' images; None if they have no images."""
     placeholder = target.config.media_placeholder_token_id
     if not isinstance(samples, ConversationSamples) or not samples.has_images:
         return None

@@ -1,4 +1,4 @@
-"""`eagle3-train target`: a small target for the embedded corpus."""
+"""`eagle3-train target`: train a small target on the embedded corpus."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from serve.train.run import new_output, run
 
 
 def train_target(options: argparse.Namespace) -> bool:
-    """Trains the target and writes its published directory; False when interrupted."""
+    """Train the target and write its published directory; False if interrupted."""
     with new_output(options):
         return _train(options)
 

@@ -1,4 +1,4 @@
-"""`eagle3-train vision`: a small pair that sees, its draft included, on generated pictures."""
+"""`eagle3-train vision`: train a small vision pair with its draft on generated pictures."""
 
 import argparse
 import json
@@ -41,12 +41,11 @@ from serve.train.draft_model import export_draft
 from serve.train.run import new_output, run
 
 TARGET_DIR, DRAFT_DIR = "target", "draft"
-"""Folders of the output."""
+"""Subdirectories of the output."""
 
 
 def train_vision(options: argparse.Namespace) -> bool:
-    """Trains target and vision, prints how many held-out questions they answer, then trains their
-    draft; False when interrupted."""
+    """Train target and vision, print their held-out accuracy, train the draft; False if stopped."""
     directory = options.output / TARGET_DIR
     given = _part(options, TARGET_DIR, options.steps)
     with new_output(given):
@@ -66,7 +65,7 @@ def train_vision(options: argparse.Namespace) -> bool:
 
 
 def _part(options: argparse.Namespace, name: str, steps: int) -> argparse.Namespace:
-    """The options of a run of its own, in its own folder."""
+    """Return the options of a separate run in its own subdirectory."""
     return argparse.Namespace(**{**vars(options), "output": options.output / name, "steps": steps})
 
 
@@ -115,7 +114,7 @@ def _train_draft(
 def _draft_step(
     optimizer: Any, graphdef: Any, rest: Any, target: Target, vision: VisionModel
 ) -> StepFunction:
-    """On what the target says of conversations with their pictures in place."""
+    """Return a step on the target's distributions for conversations with their pictures."""
     teacher, teacher_state = nnx.split(Teacher(target))
     update = draft_update(optimizer, DraftModels(graphdef, teacher), DraftRecipe())
     run_target = picture_features(target, recipe.DRAFT.aux_layer_ids)

@@ -1,1 +1,1 @@
-"""Executes the machine code of MI355X and MI325X on a CPU."""
+"""The emulator of AMD's machine code against AMD's own documents and against other computations."""

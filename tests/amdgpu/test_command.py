@@ -1,4 +1,4 @@
-"""What `python -m amdgpu` runs, refuses and says."""
+"""What `python -m eagle3_tools.amdgpu` runs, refuses and says."""
 
 import json
 from collections import Counter
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tinygrad")
-from amdgpu.__main__ import main
-from amdgpu.check import Checked
-from amdgpu.emulator.launch import LaunchCounts
-from amdgpu.jobs import jobs_for
-from amdgpu.report import by_class, summary, write_record
+from eagle3_tools.amdgpu.__main__ import main
+from eagle3_tools.amdgpu.check import Checked
+from eagle3_tools.amdgpu.emulator.launch import LaunchCounts
+from eagle3_tools.amdgpu.jobs import jobs_for
+from eagle3_tools.amdgpu.report import by_class, summary, write_record
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import AMD
 

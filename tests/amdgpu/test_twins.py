@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tinygrad")
-from amdgpu.cases import EmulatedCase, emulated_cases
-from amdgpu.check import POISON, kernels_of, source_of
-from amdgpu.emulator.memory import Fault
-from amdgpu.emulator.waits import missing_waits
-from amdgpu.program.compiled import CompiledProgram, compile_source
-from amdgpu.program.run import run_program
-from amdgpu.program.runtime import EmulatedLauncher
-from pallas_kernels.aot.amd.decode import Instruction, Kind
-from pallas_kernels.aot.amd.machine_code import Kernel
+from eagle3_tools.amdgpu.cases import EmulatedCase, emulated_cases
+from eagle3_tools.amdgpu.check import POISON, kernels_of, source_of
+from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.waits import missing_waits
+from eagle3_tools.amdgpu.program.compiled import CompiledProgram, compile_source
+from eagle3_tools.amdgpu.program.run import run_program
+from eagle3_tools.amdgpu.program.runtime import EmulatedLauncher
+from eagle3_tools.aot.amd.decode import Instruction, Kind
+from eagle3_tools.aot.amd.machine_code import Kernel
 
 pytestmark = pytest.mark.usefixtures("rocm_compiler")
 Change = Callable[[Instruction], Instruction]
@@ -98,7 +98,7 @@ def test_exchanged_matrices_are_seen(product: Subject) -> None:
 def test_another_layout_of_results_is_seen(
     product: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amdgpu.emulator.operations import matrix
+    from eagle3_tools.amdgpu.emulator.operations import matrix
 
     places = matrix._result_places
     monkeypatch.setattr(matrix, "_result_places", lambda rows: places(rows)[::-1])

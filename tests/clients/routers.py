@@ -14,7 +14,7 @@ from clients.environments import make_environment
 from clients.locust_client import CLIENTS
 from clients.runs import Run, is_healthy, run_client, version_of
 
-from serve.bench.load.server_process import metric
+from eagle3_tools.bench.load.server_process import metric
 
 READY_TIMEOUT_S = 120.0
 REASONS = ("stop", "length")

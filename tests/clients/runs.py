@@ -13,7 +13,7 @@ from pathlib import Path
 from clients.client import Client, Counts, Server
 from probe import status_of
 
-from serve.bench.load.server_process import serving
+from eagle3_tools.bench.load.server_process import serving
 from serve.demo import demo_target_dir, demo_vision_target_dir
 from serve.options.pair import DEMO, DEMO_VISION
 

@@ -14,7 +14,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.widths import Widths
-from serve.bench.common.engine_programs import EnginePrograms
+from eagle3_tools.bench.common.engine_programs import EnginePrograms
 
 PAGES = {slot: tuple(range(1 + slot, 25, 4)) for slot in range(4)}
 """Six pages of each slot, interleaved: 24 tokens a sequence at pages of 4."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from serve.bench.common.conditions import conditions, pin
+from eagle3_tools.bench.common.conditions import conditions, pin
 
 BEFORE = conditions(pin(None))  # before the libraries start their threads
 
@@ -38,7 +38,7 @@ from eagle3_jax.training.draft import (  # noqa: E402
 from eagle3_jax.training.loop import TrainState  # noqa: E402
 from eagle3_jax.training.optimizer import adamw  # noqa: E402
 from eagle3_jax.training.packing import Features, PackedBatch  # noqa: E402
-from serve.bench.common.command import write_record  # noqa: E402
+from eagle3_tools.bench.common.command import write_record  # noqa: E402
 
 SHAPE = {
     "vocab_size": 4096,

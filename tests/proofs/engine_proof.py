@@ -7,7 +7,7 @@ from jax import Array
 from traffic import Run
 
 from eagle3_jax.engine import Request
-from serve.bench.equality.ties import Scorer, describe
+from eagle3_tools.bench.equality.ties import Scorer, describe
 
 EOS, LONGEST = (5, 40), 64
 ALONE = sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,))

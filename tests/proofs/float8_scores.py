@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.cache import QuantizedPool, view_pages
 from eagle3_jax.models.target import Target
-from serve.bench.equality.ties import Features, Scorer
+from eagle3_tools.bench.equality.ties import Features, Scorer
 
 
 class Float8Scorer(Scorer):

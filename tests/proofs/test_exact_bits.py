@@ -16,7 +16,7 @@ from tiny import VOCAB
 from eagle3_jax.layers import moe
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.bench.common import engine_programs
+from eagle3_tools.bench.common import engine_programs
 
 pytestmark = pytest.mark.optimised
 

@@ -23,7 +23,7 @@ from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree import nodes as tree_module
 from eagle3_jax.speculative.tree import round as tree_round
 from eagle3_jax.speculative.tree.nodes import Tree, ancestors_of
-from serve.bench.common import engine_programs
+from eagle3_tools.bench.common import engine_programs
 
 CONFIG = sizes(2, eagle_topk=2, num_draft_tokens=5)
 WIDTH, ROUNDS = 3, 3

@@ -17,7 +17,7 @@ from oracle_files import ORACLES
 
 from convert.text.tiktoken_file import SpecialToken
 from eagle3_jax.engine import Request
-from serve.bench.load.server_process import serving
+from eagle3_tools.bench.load.server_process import serving
 from serve.pair.loading import LoadedPair, build_engine, load_pair
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_jax.engine import EngineStats, Logprob, Request, RequestOutput, Round
-from eagle3_jax.engine.kv.tiers.tier import TierRoom
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
+from eagle3_jax.engine.page_tiers import TierRoom, TokensByTier
 from eagle3_jax.engine.programs.executor import Progress
 
 VOCAB_SIZE = 128

@@ -5,40 +5,16 @@ python tests/serve/surface.py > after.txt
 
 import argparse
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any, NoReturn
-from unittest.mock import patch
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-
-class Reached(BaseException):
-    """A command has made its parser."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__()
-        self.parser = parser
-
-
-def parser_of(entry_point: str) -> argparse.ArgumentParser:
-    """The parser of a "module:function", which runs up to where it reads its flags."""
-
-    def reached(self: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        raise Reached(self)
-
-    module, _, function = entry_point.partition(":")
-    with patch.object(argparse.ArgumentParser, "parse_args", reached):
-        try:
-            getattr(import_module(module), function)([])
-        except Reached as found:
-            return found.parser
-    raise AssertionError(f"{entry_point} reads no flags")
+from docs.generator.parsers import entry_points, parser_of  # noqa: E402
 
 
 def flags_of(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -75,10 +51,9 @@ def flattened(routes: Iterable[Any]) -> Iterator[Any]:
 
 def main() -> None:
     """Sorted, so that the order of registration does not show."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines: list[str] = []
     with redirect_stdout(StringIO()):
-        for name, entry_point in project["project"]["scripts"].items():
+        for name, entry_point in entry_points(ROOT).items():
             lines += flags_of(name, parser_of(entry_point))
         lines += endpoints()
     print("\n".join(sorted(lines)))

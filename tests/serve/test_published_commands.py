@@ -23,7 +23,7 @@ from wider_checkpoints import widened
 
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
-from serve.bench.load.server_process import serving
+from eagle3_tools.bench.load.server_process import serving
 from serve.demo import find_pair
 from serve.options.foreign.flags import say_without_effect
 from serve.options.foreign.variables import say_not_read

@@ -8,7 +8,7 @@ from image_traffic import CUTS, note_cuts
 from record import Record
 from world import World
 
-from serve.bench.studies.equal import REQUESTS_PER_TIE
+from eagle3_tools.bench.studies.equal import REQUESTS_PER_TIE
 
 Test = Callable[[Record], None]
 OPERATIONS = (

@@ -18,7 +18,7 @@ from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from serve.bench.equality.ties import Scorer
+from eagle3_tools.bench.equality.ties import Scorer
 
 COLD = replace(ALONE, enable_prefix_caching=False)
 """Plain decoding of one sequence at a time, which finds nothing in a cache."""

@@ -1,4 +1,4 @@
-"""The schemes of `--scheme`, by name."""
+"""The quantisation schemes of `--scheme`, by name."""
 
 from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, INT4_LINEAR, MXFP4
 from convert.quantize.schemes import fp8, int4
@@ -20,12 +20,12 @@ _INT4_GROUPS = Quantizer("int4", INT4_GROUP, int4.encode_groups, _GROUP, scale_d
 
 
 def scheme_of(name: str, group_size: int | None = None) -> Quantizer:
-    """The scheme of a name; a group size turns `int4` into the compressed-tensors form."""
+    """Return a scheme; a group size turns `int4` into the compressed-tensors form."""
     if group_size is None:
         return _SCHEMES[name]
     if name != "int4":
         raise ValueError(f"--group-size belongs to --scheme int4, not to {name}")
-    # The only one that published checkpoints of the family use, and the only one we load.
+    # Published checkpoints of the family use only this group size, and we load no other.
     if group_size != GROUP:
         raise ValueError(f"--group-size must be {GROUP}, got {group_size}")
     return _INT4_GROUPS

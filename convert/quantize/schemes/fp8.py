@@ -1,5 +1,7 @@
-"""FP8 E4M3: a scale for every output, byte for byte as AMD Quark 0.13 rounds, or for every block of
-128 x 128, as transformers makes them."""
+"""Encode FP8 E4M3 with a scale per output (equal to AMD Quark 0.13's bytes) or 128 x 128 block.
+
+Blocks are as transformers makes them.
+"""
 
 import functools
 
@@ -12,11 +14,11 @@ from pallas_kernels.quantized.array import BLOCK
 FP8_MAX = np.float32(448)
 SCALE_OF_ZEROS = np.finfo(np.float32).eps
 LEAST = FP8_MAX * np.finfo(np.float32).tiny
-"""A block whose largest magnitude is below has no finite scale; it counts as zeros."""
+"""A block with a smaller largest magnitude has no finite scale, and is encoded as zeros."""
 
 
 def encode_channels(weight: np.ndarray) -> dict[str, np.ndarray]:
-    """The division happens in the weight's own dtype, the stored scale does not."""
+    """Quantise rows; divides in the weight's own dtype, but stores the scale in float32."""
     values = weight.astype(np.float32)
     scale = row_absmax(values) / FP8_MAX
     scale[scale == 0] = SCALE_OF_ZEROS
@@ -28,7 +30,7 @@ def encode_channels(weight: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def encode_blocks(weight: np.ndarray) -> dict[str, np.ndarray]:
-    """The first row is the first of a block; the last of a row or column may be smaller."""
+    """Quantise blocks; the first row begins a block, the last block of an axis may be smaller."""
     values = weight.astype(np.float32)
     absmax = _blockwise_max(np.abs(values))
     nonzero = absmax >= LEAST
@@ -38,16 +40,16 @@ def encode_blocks(weight: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def spread(blocks: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Gives every element of a matrix its block's value."""
+    """Repeat each block's value for every element of a matrix."""
     return blocks.repeat(BLOCK, axis=0)[: shape[0]].repeat(BLOCK, axis=1)[:, : shape[1]]
 
 
 def to_e4m3(values: np.ndarray) -> np.ndarray:
-    """f32 -> float8_e4m3fn, the nearest value, ties to even, saturating at 448; through a table,
-    which has ten times the speed of a cast.
+    """Round f32 to float8_e4m3fn by a table, ten times as fast as a cast.
 
-    The upper half of a float32, its last bit set if anything is cut off, lies on the same side of
-    every tie as the whole: sixteen bits decide.
+    Rounds to nearest, ties to even, saturating at 448. The table's index is the upper half of a
+    float32, with its last bit set if the lower half is not zero: it is on the same side of every
+    tie.
     """
     bits = values.view(np.uint32)
     upper = (bits >> np.uint32(16)).astype(np.uint16)

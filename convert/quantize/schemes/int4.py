@@ -1,4 +1,4 @@
-"""INT4: a scale for every output channel as AMD Quark writes it, or for every group of inputs."""
+"""Encode INT4 with a scale per output channel, as AMD Quark, or per group of inputs."""
 
 import ml_dtypes
 import numpy as np
@@ -8,13 +8,13 @@ from convert.quantize.schemes.quantizer import row_absmax
 from pallas_kernels.quantized.array import GROUP
 
 STEPS = np.float32(7.5)
-"""Half the distance between the least and the largest of the sixteen values."""
+"""Half the distance between the smallest and the largest of the sixteen values."""
 LEAST_CHANNEL_SCALE = np.finfo(np.float32).eps
 GROUP_SCALE_OF_ZEROS = ml_dtypes.finfo(ml_dtypes.bfloat16).eps
 
 
 def encode_channels(weight: np.ndarray) -> dict[str, np.ndarray]:
-    """The scale is rounded to the weight's dtype, the quotient is not."""
+    """Quantise rows; rounds the scale to the weight's dtype, but not the quotient."""
     values = weight.astype(np.float32)
     scale = (row_absmax(values) / STEPS).astype(weight.dtype).astype(np.float32)
     scale = np.maximum(scale, LEAST_CHANNEL_SCALE)
@@ -23,9 +23,10 @@ def encode_channels(weight: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def encode_groups(weight: np.ndarray) -> dict[str, np.ndarray]:
-    """All but `weight_shape`, which no slab of rows knows; the form of native Kimi-K2.5 experts.
+    """Quantise groups in the form of Kimi-K2.5's experts, without `weight_shape`.
 
-    Unlike Quark's, the quotient is rounded to the weight's dtype before it becomes an integer.
+    A slab of rows does not know `weight_shape`. Unlike Quark's, the quotient is rounded to the
+    weight's dtype before it becomes an integer.
     """
     groups = weight.astype(np.float32).reshape(len(weight), -1, GROUP)
     scale = (row_absmax(groups) / STEPS).astype(ml_dtypes.bfloat16)
@@ -36,5 +37,5 @@ def encode_groups(weight: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _rounded(quotient: np.ndarray) -> np.ndarray:
-    """Ties to even, clamped to -8..7."""
+    """Round to integers, ties to even, clamped to -8..7."""
     return np.clip(np.rint(quotient), -8, 7).astype(np.int8)

@@ -1,4 +1,4 @@
-"""MXFP4: E2M1 values, 32 inputs to a power of two chosen by Quark's "even" rule."""
+"""Encode MXFP4: E2M1 values, with a power of two per 32 inputs chosen by Quark's "even" rule."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from convert.quantize.schemes.quantizer import row_absmax
 from pallas_kernels.quantized.array import GROUP
 
 LARGEST_EXPONENT = 2
-"""Of E2M1, whose largest value is 6."""
+"""Exponent of E2M1's largest value, 6."""
 QUARTER = 0x200000
-"""Added to float32 bits: a mantissa of 1.75 or more carries into the exponent."""
+"""Added to float32 bits, so that a mantissa of 1.75 or more carries into the exponent."""
 BIAS = 127
 
 
 def encode_mxfp4(weight: np.ndarray) -> dict[str, np.ndarray]:
-    """Quantises rows; a group of zeros gets the least scale."""
+    """Quantise rows; a group of zeros gets the smallest scale."""
     groups = weight.astype(np.float32).reshape(len(weight), -1, GROUP)
     scale = shared_exponents(row_absmax(groups))
     inverse = np.ldexp(np.float32(1), BIAS - scale.astype(np.int32))
@@ -23,14 +23,14 @@ def encode_mxfp4(weight: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shared_exponents(absmax: np.ndarray) -> np.ndarray:
-    """f32[...] -> E8M0 bytes: the exponent of the largest magnitude, rounded, less that of 6."""
+    """Return E8M0 bytes: the rounded exponent of the largest magnitude minus the exponent of 6."""
     rounded = absmax.view(np.uint32) + np.uint32(QUARTER)
     biased = (rounded >> np.uint32(23)).astype(np.int32) - LARGEST_EXPONENT
     return np.clip(biased, 0, 2 * BIAS).astype(np.uint8)
 
 
 def e2m1_codes(values: np.ndarray) -> np.ndarray:
-    """Rounds f32 to nibbles, ties to even, saturating at 6; no negative zero."""
+    """Round f32 to E2M1 nibbles, ties to even, saturating at 6; there is no negative zero."""
     size = np.abs(values)
     code = (size > 0.25).astype(np.uint8)
     code += size >= 0.75

@@ -1,4 +1,4 @@
-"""What a quantiser is: the tensors that one weight becomes, and their values."""
+"""Describe a quantiser: the tensors that one weight becomes, and their values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,25 +11,24 @@ from convert.published.form import Form
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor to be written: dtype as safetensors names it, and shape."""
+    """One tensor to be written; `dtype` is safetensors' name."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Size of its data in bytes."""
+        """Size of the tensor's data in bytes."""
         return tensor_bytes(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A quantiser of weights [out, in]; name: as `--scheme` spells it.
+    """A quantiser of weights [out, in]; `name` is its spelling in `--scheme`.
 
-    encode: quantises finite rows in the dtype they are published in. Rows are quantised
-    independently in multiples of `row_block`, so a weight may be encoded a slab of rows at a time:
-    the slabs' parts, one after the other, are the parts of the whole. unit: what has to divide the
-    inputs, and why.
+    `encode` quantises finite rows in their published dtype. Multiples of `row_block` rows are
+    independent, so a weight may be encoded in slabs, whose parts are concatenated. `unit` is the
+    required divisor of the inputs, and the reason.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Quantizer:
     scale_dtype: str = "F32"
 
     def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
-        """The tensors of one weight by their names' last component; ValueError if none fit."""
+        """Return one weight's tensors by name suffix; ValueError if its shape does not fit."""
         (outputs, inputs), (unit, why) = shape, self.unit
         if inputs % unit:
             raise ValueError(f"{why}, so its {inputs} inputs should be a multiple of {unit}")
@@ -54,5 +53,5 @@ class Quantizer:
 
 
 def row_absmax(values: np.ndarray) -> np.ndarray:
-    """Largest magnitude along the last axis: f32[..., n] -> f32[...]."""
+    """Return the largest magnitude along the last axis: f32[..., n] -> f32[...]."""
     return np.abs(values).max(axis=-1)

@@ -1,4 +1,4 @@
-"""Compiled grammars that were used lately, as many as fit into a number of bytes."""
+"""Cache of recently used compiled grammars, limited by bytes."""
 
 import threading
 from collections import OrderedDict
@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """What knows how much memory it holds; it may grow."""
+    """An object that knows how much memory it holds, which may grow."""
 
     @property
     def held_bytes(self) -> int: ...
@@ -17,16 +17,16 @@ T = TypeVar("T", bound=Sized)
 
 
 class GrammarCache(Generic[T]):
-    """Forgets what was used longest ago, and what has grown beyond its share; any thread's."""
+    """LRU cache, limited in total and per entry. Thread-safe."""
 
     def __init__(self, most_bytes: int, most_bytes_each: int) -> None:
-        """most_bytes: of all it keeps, most_bytes_each: of one."""
+        """Limit all entries to `most_bytes` and each entry to `most_bytes_each`."""
         self._most, self._most_each = most_bytes, most_bytes_each
         self._kept: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> T | None:
-        """What was put under the key, if it is still there."""
+        """Return the value of a key if it is still cached."""
         with self._lock:
             self._trim()
             if key in self._kept:
@@ -34,7 +34,7 @@ class GrammarCache(Generic[T]):
             return self._kept.get(key)
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keeps a value as long as there is room for it."""
+        """Cache a value as long as there is room for it."""
         with self._lock:
             self._kept[key] = value
             self._kept.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Finds the part of a form that llguidance refuses, and the keyword at fault in its schema."""
+"""Search for the part of a form that llguidance refuses, and the keyword at fault."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ MOST_SAID = 400
 OURS = re.compile(
     r"(?s)\n(<|\s*\d+ \||\s*while processing).*|^at \d+\(\d+\): (failed to compile JSON schema: )?"
 )
-"""What llguidance adds to a reason: its own state, lines of the grammar, and places in both."""
+"""Text that llguidance adds to a reason: its state, grammar lines, and places in both."""
 ErrorOf = Callable[[str], str | None]
 """Returns llguidance's error for a grammar, if it has one."""
 
 
 class Fault(NamedTuple):
-    """Why a form is refused.
+    """The reason why a form is refused.
 
     Attributes:
-        part: the index of the part at fault.
-        pointer: the place of the keyword at fault in the part's JSON schema, if it was found.
+        part: Index of the part at fault.
+        pointer: Place of the keyword at fault in the part's JSON schema, if found.
         reason: llguidance's error; empty while the part is only being tried.
     """
 
@@ -36,15 +36,14 @@ def plain(error: str) -> str:
 
 
 def find_fault(parts: Sequence[tuple[str, Any]], checks: Sequence[ErrorOf]) -> Iterator[Fault]:
-    """Yield what is known of the first part that is refused; each item replaces the one before.
+    """Yield the faults known of the first refused part; each item replaces the previous one.
 
-    Nothing can interrupt llguidance, but the caller's process may be ended: the last item then
+    llguidance cannot be interrupted, but the caller's process may be killed. The last item then
     names the part that was being tried.
 
     Args:
-        parts: the grammar of each part alone, and its JSON schema or None.
-        checks: tried one after the other on all parts, the cheapest first, which also looks for
-            the keyword.
+        parts: Grammar of each part alone, and its JSON schema or None.
+        checks: Run in order on all parts; the first, cheapest one also finds the keyword.
     """
     for check in checks:
         for index, (grammar, schema) in enumerate(parts):
@@ -69,7 +68,7 @@ def _locate(schema: Mapping[str, Any], error_of: ErrorOf) -> Iterator[tuple[str,
 
     reason, place, found = error(schema), (), schema
     while reason:
-        # Definitions first: a reference to one has its error too.
+        # Definitions first, because a reference to one has its error too.
         inner = sorted(subschemas(found), key=lambda one: one[0][0] not in DEFINITIONS)
         keys, deeper = next((one for one in inner if refused(one[1])), ((), None))
         if deeper is None:

@@ -1,7 +1,6 @@
-"""What the engine needs of a grammar: which tokens may come next, also behind drafts."""
+"""Interfaces of grammars: the tokens that may come next, also after drafts."""
 
-from collections.abc import Collection, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +19,7 @@ NO_GRAMMARS = (
 
 
 GRAMMAR_BYTES = 64 * 2**20
-"""A compiled grammar that holds more is not kept; a server refuses it."""
+"""A compiled grammar that holds more is not cached; a server refuses it."""
 
 
 class TooComplexError(ValueError):
@@ -28,7 +27,7 @@ class TooComplexError(ValueError):
 
 
 class FormRefusedError(ValueError):
-    """A form can't be compiled or satisfied. field: the field of the request at fault."""
+    """A form cannot be compiled or satisfied; `field` is the request field at fault."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -36,65 +35,69 @@ class FormRefusedError(ValueError):
 
 
 class GrammarsBusyError(Exception):
-    """A grammar could not be tried in time: the machine's fault, not the grammar's."""
+    """A grammar could not be tried in time because the machine is busy."""
 
 
 class GrammarFailedError(Exception):
-    """A grammar can't say what may come next, because a limit is in its way; tells which."""
+    """A grammar cannot compute a mask because it hit a limit, which the message names."""
 
 
 class Matcher(Protocol):
-    """Where one answer is in its grammar. Only `fill` may take time: it may run in a thread of its
-    own while another notes what is committed; two at a time wait for each other."""
+    """State of one answer in its grammar.
+
+    `fill` may take long, in another thread than `commit`; concurrent fills wait for each other.
+    """
 
     @property
     def terminated(self) -> bool:
-        """Whether an EOS id has ended it; then it is neither filled nor given tokens."""
+        """True if an EOS id has ended it; no more fills or tokens follow."""
         ...
 
     @property
     def free_tokens(self) -> float:
-        """How many tokens may come next without a mask, whatever they are. One that ends this
-        freedom early is the sequence's pause id: devices wait behind it."""
+        """Number of next tokens that need no mask, whatever they are.
+
+        A token that ends this freedom early is the sequence's pause id, after which devices wait.
+        """
         ...
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-        """Writes masks uint32 [rows, words], which allow everything: row j's is what may come
-        behind the first j drafts. Itself it stays where it is.
+        """Fill masks uint32 [rows, words]: row j allows the tokens after the first j drafts.
 
-        Returns the drafts, but in the place of a barred one the token that alone is allowed, if
-        there is just one. Rows behind a draft that stays barred, or that ends the answer, are left
-        alone: nothing there can be committed. In a dead end a row allows nothing. Raises
-        GrammarFailedError when the first row can't be said.
+        The masks allow everything before; the matcher's own state does not change. Rows after a
+        draft that stays barred or ends the answer are left open, because they cannot be committed.
+        In a dead end a row allows nothing. Returns the drafts, with a barred one replaced by the
+        only allowed token if there is just one. Raises GrammarFailedError if the first row cannot
+        be computed.
         """
         ...
 
     def commit(self, token: int) -> None:
-        """Moves on by a token that is part of the answer."""
+        """Advance by a token of the answer."""
         ...
 
     def restart(self) -> None:
-        """Back to the start of the answer."""
+        """Return to the start of the answer."""
         ...
 
 
 class CompiledGrammar(Protocol):
-    """A constraint that answers can begin with at once."""
+    """A compiled constraint with which answers can start at once."""
 
     def start(self) -> Matcher:
-        """A matcher at the start of an answer."""
+        """Return a matcher at the start of an answer."""
         ...
 
 
 class Footprint(NamedTuple):
-    """Bytes a compiled grammar holds, and those it gains by one mask of an answer."""
+    """Bytes that a compiled grammar holds, and the bytes it gains per mask of an answer."""
 
     held_bytes: int
     mask_bytes: int
 
 
 class Vocabulary(NamedTuple):
-    """What a grammar is compiled for: the bytes of each token, the ids of special ones and ends."""
+    """Input of grammar compilation: bytes of each token, special ids and EOS ids."""
 
     tokens: Sequence[bytes]
     special_ids: Sequence[int]
@@ -102,53 +105,50 @@ class Vocabulary(NamedTuple):
 
 
 class Trial(Protocol):
-    """Compiles grammars, as llguidance reads them, where that can do no harm."""
+    """Compiles grammars, in llguidance's form, where this can do no harm."""
 
     def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
-        """Try one grammar. Raises ValueError that says why it must not be compiled here, and
-        GrammarsBusyError."""
+        """Try a grammar; raise ValueError if it must not be compiled here, or GrammarsBusyError."""
         ...
 
     def find_fault(
         self, parts: Sequence[tuple[str, Any]], limits: Mapping[str, int]
     ) -> "Fault | None":
-        """Find the part of a refused form that is refused alone. Each part is its grammar, and its
-        JSON schema or None."""
+        """Find the part (grammar, JSON schema or None) of a refused form that is refused alone."""
         ...
 
 
 class Grammars(Protocol):
-    """Compiles constraints; may be called from any thread."""
+    """Compiles constraints. Thread-safe."""
 
     def known(self, constraint: StructuredOutputs) -> CompiledGrammar | None:
-        """One that was compiled lately, at once."""
+        """Return a recently compiled constraint at once, if it is cached."""
         ...
 
     def compile(self, constraint: StructuredOutputs) -> CompiledGrammar:
-        """Compiles one, or finds it known. FormRefusedError says what is wrong with the constraint:
-        it can't be read, can't be satisfied, or is too complex."""
+        """Compile a constraint or find it cached; raise FormRefusedError if it cannot be used."""
         ...
 
 
 class GrammarCompiler(Grammars, Protocol):
-    """Grammars that a server can have tried."""
+    """Grammars that a server can try before compiling them."""
 
     def prepare(self) -> Vocabulary:
-        """Does what would make the first one slow."""
+        """Do the work that would slow down the first compilation."""
         ...
 
     def try_by(self, trial: Trial) -> None:
-        """From now on every grammar is tried before it is compiled."""
+        """Try every grammar with `trial` before compiling it."""
         ...
 
 
 @runtime_checkable
 class GrammarTokenizer(Protocol):
-    """What grammars need of a tokenizer."""
+    """Tokenizer methods that grammars need."""
 
     @property
     def special_tokens(self) -> Sequence[Any]:
-        """Each with its token_id; text that merely looks like one is none."""
+        """Special tokens, each with a token_id; text that only looks like one is none."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes: ...
@@ -156,7 +156,7 @@ class GrammarTokenizer(Protocol):
 
 
 def reject_from(row: int, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-    """The drafts with a barred one in that row, so that nothing behind it can be committed."""
+    """Return the drafts with a barred id in that row, so that no later row can be committed."""
     drafts, barred = list(draft_ids), barred_id(masks[row])
     if drafts and barred is not None:
         drafts[row] = barred
@@ -164,22 +164,9 @@ def reject_from(row: int, masks: np.ndarray, draft_ids: Sequence[int]) -> list[i
 
 
 def barred_id(mask: np.ndarray) -> int | None:
-    """The first token that a mask [words] bars, if there is one."""
+    """Return the first id that a mask [words] bars, if any."""
     (words,) = np.nonzero(~mask)
     if not len(words):
         return None
     allowed = int(mask[words[0]])
     return int(words[0]) * WORD_BITS + (~allowed & (allowed + 1)).bit_length() - 1
-
-
-def load_grammars(
-    tokenizer: object, vocab_size: int, eos_token_ids: Collection[int]
-) -> GrammarCompiler | None:
-    """Grammars over this tokenizer; None without llguidance, token bytes or an EOS id."""
-    if find_spec("llguidance") is None or not eos_token_ids:
-        return None
-    if not isinstance(tokenizer, GrammarTokenizer):
-        return None
-    from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
-
-    return LLGuidanceGrammars(tokenizer, vocab_size, eos_token_ids)

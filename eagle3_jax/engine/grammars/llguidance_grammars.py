@@ -38,21 +38,21 @@ LIMITS = {
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }
-"""llguidance's own: work and size of a grammar, and of one mask. They bound most of what it does,
-but neither its seconds nor its bytes."""
+"""llguidance's limits on the work and size of a grammar and of one mask. They bound neither seconds
+nor bytes."""
 CACHE_BYTES = 256 * 2**20
 UNMEASURED = Footprint(8 * 2**20, 2**14)
-"""What a grammar counts for that nobody has tried."""
+"""Assumed footprint of a grammar without a trial."""
 WORN = Footprint(GRAMMAR_BYTES + 1, 0)
-"""What one counts for whose lexer has met a limit: it isn't kept for others."""
+"""Footprint of a grammar whose lexer hit a limit; it is not cached for others."""
 FORCED_BYTES = 1024
-"""Of a text that must follow, as many are tokenised: more than the longest token has."""
+"""Bytes of forced text that are tokenised: more than the longest token has."""
 DEAD_END = "NoExtension"
-"""How llguidance's error begins where nothing can follow, and that is no limit."""
+"""Prefix of llguidance's error in a dead end, which is not a limit."""
 
 
 class LLGuidanceGrammars:
-    """Compiles constraints for one tokenizer; a constraint that was seen lately starts at once."""
+    """Compiles constraints for one tokenizer and caches recent ones."""
 
     def __init__(
         self, tokenizer: GrammarTokenizer, vocab_size: int, eos_token_ids: Collection[int]
@@ -104,7 +104,7 @@ class LLGuidanceGrammars:
 
     def _start(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
-        # The first mask shows whether there is anything to begin with.
+        # The first mask shows whether an answer can start.
         matcher.compute_bitmask()
         if matcher.is_error():
             raise ValueError(matcher.get_error())
@@ -113,7 +113,7 @@ class LLGuidanceGrammars:
     def _refusal(
         self, constraint: StructuredOutputs, reason: str, slow: bool = False
     ) -> FormRefusedError:
-        """The error for a form that was refused, which names the part at fault if one is."""
+        """Make the error of a refused form; it names the part at fault if there is one."""
         field, schema, parts = constraint.asked_by, _schema(constraint), constraint.parts
         if not parts and schema is not None and not slow:
             parts = (FormPart(field, "", lambda: constraint, schema),)
@@ -144,8 +144,10 @@ class LLGuidanceGrammars:
 
 
 class _Compiled:
-    """A grammar that answers share: llguidance's copies of a matcher have one lexer, which only one
-    thread may use at a time, and which grows by what it meets."""
+    """A grammar shared by answers. Copies of its matcher share one lexer, which `lock` protects.
+
+    The lexer may be used by one thread at a time and grows as it meets new text.
+    """
 
     def __init__(self, start: LLMatcher, eos: frozenset[int], footprint: Footprint) -> None:
         self.start, self.eos, self.footprint = start, eos, footprint
@@ -154,12 +156,14 @@ class _Compiled:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes when it was compiled, and those it has probably gained since."""
+        """Bytes after compilation, plus an estimate of the growth since."""
         return self.footprint.held_bytes + self.num_masks * self.footprint.mask_bytes
 
     def write_mask(self, matcher: LLMatcher, mask: np.ndarray) -> str | None:
-        """Why one of its matchers can't go on, if a limit is in its way. Nothing is allowed then,
-        nor in a dead end."""
+        """Write the next mask; return the limit that prevents it, if any.
+
+        Nothing is allowed then, nor in a dead end.
+        """
         self.num_masks += 1
         if not matcher.is_error():
             matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
@@ -187,9 +191,9 @@ class LLGuidanceGrammar:
 
 
 class LLGuidanceMatcher:
-    """See Matcher. Drafts are followed by a copy, which costs microseconds.
+    """See Matcher. A copy follows the drafts, which costs microseconds.
 
-    What is committed is noted, and consumed by the next fill: llguidance may be busy elsewhere.
+    Committed tokens are queued for the next fill, because llguidance may be busy in another thread.
     """
 
     free_tokens = 0
@@ -199,7 +203,7 @@ class LLGuidanceMatcher:
         self._compiled = compiled
         self._begins_after = begins_after
         self._noted: deque[int | None] = deque([None])
-        """Tokens, and None where the answer begins again."""
+        """Queued tokens; None restarts the answer."""
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
         """See Matcher."""
@@ -209,7 +213,7 @@ class LLGuidanceMatcher:
             return self._fill(masks, list(draft_ids))
 
     def commit(self, token: int) -> None:
-        """See Matcher. A token that was barred leaves a dead end behind."""
+        """See Matcher. A barred token leads to a dead end."""
         self._noted.append(token)
         self.terminated = token in self._compiled.eos
 
@@ -251,7 +255,7 @@ class LLGuidanceMatcher:
 
 
 class _Source:
-    """A tokenizer in the form that llguidance asks for; ids the tokenizer lacks have no bytes."""
+    """A tokenizer in the form that llguidance expects; ids that it lacks have no bytes."""
 
     bos_token_id = None
 
@@ -265,12 +269,12 @@ class _Source:
         return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
 
     def __call__(self, text: bytes) -> list[int]:
-        # Asked for all that must follow, at every mask; the next token hangs on the first bytes.
+        # llguidance passes all forced text at every mask, but only its first bytes matter.
         return self._tokenizer.encode(text[:FORCED_BYTES].decode(errors="ignore"))
 
 
 def _schema(constraint: StructuredOutputs) -> Mapping[str, Any] | None:
-    """The JSON schema, if there is one that can be read."""
+    """Return the JSON schema, if there is one that can be read."""
     with suppress(ValueError):
         return constraint.schema
     return None
@@ -283,7 +287,7 @@ def _refused(field: str, label: str, reason: str) -> FormRefusedError:
 
 
 def _only_token(mask: np.ndarray) -> int | None:
-    """The one token that is allowed, None if there are more or none."""
+    """Return the only allowed token, or None if there are more or none."""
     (words,) = np.nonzero(mask)
     if len(words) != 1 or int(mask[words[0]]).bit_count() != 1:
         return None

@@ -1,35 +1,60 @@
-"""Masks of grammars, filled in threads that the engine's own waits for only so long.
+"""Grammar masks, filled in threads for which the engine's thread waits only briefly.
 
-What llguidance needs for one mask is mostly far below a millisecond, but a grammar can be made that
-takes seconds, and no call of it can be interrupted. So a sequence whose mask isn't there in time
-sits rounds out until it is; one whose masks behind its drafts aren't there has its drafts rejected.
-Neither changes a token.
+llguidance mostly needs far less than a millisecond per mask, but some grammars take seconds, and no
+call can be interrupted. A sequence whose next mask is late sits rounds out. If the masks after its
+drafts are late, the drafts are rejected. Neither changes a token.
 """
 
 import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from eagle3_jax.engine.grammars.interface import Matcher, barred_id
-from eagle3_jax.engine.grammars.nodes import fill_nodes
-from eagle3_jax.sampling.token_mask import open_masks
+from eagle3_jax.sampling.token_mask import ALL_ALLOWED, open_masks
+
+
+def fill_nodes(
+    matcher: Matcher, masks: np.ndarray, draft_ids: Sequence[int], parents: Sequence[int]
+) -> list[int]:
+    """Fill masks like `Matcher.fill` for a tree, in which draft i follows node parents[i].
+
+    Node 0 is the last known token, node i + 1 is draft i. Paths agree on their common prefix.
+    """
+    drafts = list(draft_ids)
+    for path in paths_of(parents):
+        rows = masks[[0, *path]]
+        rows[:] = ALL_ALLOWED
+        ids = matcher.fill(rows, [drafts[node - 1] for node in path])
+        masks[[0, *path]] = rows
+        for node, token in zip(path, ids, strict=True):
+            drafts[node - 1] = token
+    return drafts
+
+
+def paths_of(parents: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the nodes from below the root to each leaf; nothing for a root alone."""
+    for leaf in sorted({*range(len(parents) + 1)} - {*parents}):
+        path = [leaf] if leaf else []
+        while path and parents[path[-1] - 1]:
+            path.append(parents[path[-1] - 1])
+        yield path[::-1]
+
 
 Masks = dict[Matcher, np.ndarray]
-"""The mask [words] of each matcher's next token."""
+"""Mask [words] of each matcher's next token."""
 WAIT_S = 0.04
-"""What all masks of one step may keep others waiting, half of it before the drafts are made."""
+"""Maximum delay by all masks of one step, at most half of it before drafts are proposed."""
 MOST_S = 5.0
-"""A mask that takes longer ends its request."""
+"""A mask that takes longer fails its request."""
 
 
 class Asked(NamedTuple):
-    """A sequence's drafts, and the node behind which each comes: 0 is the last token known, i + 1
-    the draft i."""
+    """A sequence's drafts and their parent nodes: 0 is the last known token, i + 1 is draft i."""
 
     matcher: Matcher
     drafts: Sequence[int] = ()
@@ -37,7 +62,7 @@ class Asked(NamedTuple):
 
 
 class MaskJob:
-    """One fill: masks of its own, the drafts that belong to them, and how it went."""
+    """One fill with masks of its own, the resulting drafts, and the failure if any."""
 
     def __init__(self, asked: Asked, masks: np.ndarray) -> None:
         self._asked, self.masks, self.drafts = asked, masks, list(asked.drafts)
@@ -48,15 +73,15 @@ class MaskJob:
         self.detached = False
 
     def run(self) -> None:
-        """Fills; whatever goes wrong is kept for who asked."""
+        """Fill the masks; keep any error for the thread that submitted the job."""
         try:
             self.drafts = fill_nodes(self._asked.matcher, self.masks, *self._asked[1:])
-        except BaseException as error:  # A panic of llguidance is no Exception.
+        except BaseException as error:  # A panic of llguidance is not an Exception.
             self.failure = error
 
 
 class MaskThreads:
-    """Some daemon threads; one that is stuck is replaced, and ends when it comes free."""
+    """A pool of daemon threads. A stuck thread is replaced and ends when it becomes free."""
 
     def __init__(self, count: int) -> None:
         self._to_start = count
@@ -64,7 +89,7 @@ class MaskThreads:
         self._jobs: queue.SimpleQueue[MaskJob] = queue.SimpleQueue()
 
     def submit(self, job: MaskJob) -> None:
-        """Runs it when a thread is free."""
+        """Run a job when a thread is free."""
         with self._lock:
             while self._to_start:
                 self._start()
@@ -72,7 +97,7 @@ class MaskThreads:
         self._jobs.put(job)
 
     def detach(self, job: MaskJob) -> None:
-        """Others no longer wait for the thread of a job that has begun."""
+        """Replace the thread of a running job, so that other jobs do not wait for it."""
         with self._lock:
             if not (job.began is None or job.detached or job.done.is_set()):
                 job.detached = True
@@ -90,15 +115,15 @@ class MaskThreads:
                 job.done.set()
             if job.detached:
                 return
-            del job  # What waits for the next job must not hold on to this one.
+            del job  # The loop must not keep this job alive while it waits for the next one.
 
 
 _THREADS = MaskThreads(min(os.cpu_count() or 1, 8))
-"""Of all engines of a process: threads of its own would outlive an engine."""
+"""Shared by all engines of a process, because threads of an engine would outlive it."""
 
 
 class Masking:
-    """The masks of an engine's constrained answers, by their matchers."""
+    """Masks of an engine's constrained answers, by matcher."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -106,12 +131,14 @@ class Masking:
         self._left = 0.0
 
     def begin_step(self) -> None:
-        """Waits of the engine's last step count no longer."""
+        """Reset the wait time that the previous step used."""
         self._left = WAIT_S
 
     def next_masks(self, matchers: Sequence[Matcher]) -> Masks:
-        """The masks [words] of their next tokens, as far as they are ready; each is given once.
-        The others are to be asked for again, and nobody waits for them a second time."""
+        """Return the masks [words] of the next tokens that are ready, each once.
+
+        Ask again for the others; no call waits for them a second time.
+        """
         jobs = {m: self._next.get(m) or self._submit(Asked(m)) for m in matchers}
         self._next |= jobs
         fresh = [job for job in jobs.values() if not job.waited_for]
@@ -124,7 +151,7 @@ class Masking:
         return ready
 
     def failures(self) -> dict[Matcher | None, str]:
-        """Why some of those that were asked for will never be ready; each is said once."""
+        """Return the reasons why masks will never be ready, each once."""
         found: dict[Matcher | None, str] = {}
         for matcher, job in list(self._next.items()):
             if (reason := _failure(job)) is not None:
@@ -133,18 +160,17 @@ class Masking:
         return found
 
     def behind_drafts(self, asked: Sequence[Asked], masks: Sequence[np.ndarray]) -> list[list[int]]:
-        """Fills masks [nodes, words] of each, of which the first is there, with what may come
-        behind the drafts, and says what these become (see Matcher.fill)."""
+        """Fill masks [nodes, words] after the drafts, given row 0; return drafts as `fill` does."""
         jobs = [self._submit(one) for one in asked]
         self._wait(jobs, self._left)
         return [_take(*each) for each in zip(jobs, masks, asked, strict=True)]
 
     def wait(self) -> None:
-        """Waits for masks that were late, where there is nothing else to do."""
+        """Wait for late masks when there is no other work."""
         self._wait(self._next.values(), self._left)
 
     def forget(self, matcher: Matcher | None) -> None:
-        """Its answer has ended, or begins again."""
+        """Drop the mask of an answer that ended or restarts."""
         if matcher is not None:
             self._next.pop(matcher, None)
 

@@ -1,4 +1,4 @@
-"""Answers of which only pieces have a form, such as calls of tools in free text."""
+"""Triggered grammars: text is constrained only between two marker tokens, as for tool calls."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,10 @@ from eagle3_jax.sampling.token_mask import ALL_ALLOWED
 
 
 class PiecesMatcher:
-    """See Matcher. A piece begins with one id, wherever the model chooses it, and ends with
-    another, with which its form ends; the devices pause behind the first."""
+    """Matcher of a triggered grammar: only text between two marker tokens has a form.
+
+    The model chooses the first marker, after which devices pause. See Matcher.
+    """
 
     terminated = False
 
@@ -25,7 +27,7 @@ class PiecesMatcher:
         return 0 if self._inside else math.inf
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-        """See Matcher. Behind the draft that ends a piece all may come again."""
+        """See Matcher. After the draft that ends constrained text, everything is allowed."""
         if not self._inside:
             return list(draft_ids)
         drafts = self._form.fill(masks, draft_ids)

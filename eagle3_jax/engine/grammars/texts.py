@@ -1,4 +1,4 @@
-"""Constraints as texts that llguidance reads."""
+"""Conversion of constraints to grammars that llguidance reads."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from eagle3_jax.sampling.structured_outputs import WHITESPACE, StructuredOutputs
 
 
 def grammar_text(constraint: StructuredOutputs) -> str:
-    """Return the constraint's grammar. Raises ValueError where `json` holds no schema."""
+    """Return the constraint's grammar; raise ValueError if `json` holds no schema."""
     if constraint.regex is not None:
         return LLMatcher.grammar_from_regex(constraint.regex)
     if constraint.choice is not None:

@@ -1,18 +1,23 @@
-"""Answers whose thinking has a budget."""
+"""Matchers for requests: the grammar, the thinking budget, or both."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.grammars.interface import (
+    NO_GRAMMARS,
+    CompiledGrammar,
+    GrammarCompiler,
+    Matcher,
+)
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from eagle3_jax.sampling.token_mask import allow_only
 
 
 class ThinkingMatcher:
-    """See Matcher. Where the budget is used up nothing may come but the end of the thinking; all
-    else is as the answer's form has it, if it has one."""
+    """See Matcher. After the budget only the end of thinking is allowed; else the form decides."""
 
     def __init__(self, budget: ThinkingBudget, form: Matcher | None) -> None:
         self._budget, self._form = budget, form
@@ -53,12 +58,12 @@ class ThinkingMatcher:
             self._form.restart()
 
     def _begin(self) -> None:
-        # The id that begins it is none of its tokens.
+        # The id that begins thinking does not count.
         self._left: float = self._budget.tokens + (self._budget.begins is not None)
         self._count = 0
 
     def _last_row(self, drafts: Sequence[int]) -> int | None:
-        """The row behind drafts that use the budget up, if they do."""
+        """Return the row after drafts that use up the budget, if they do."""
         left = self._left
         for row, draft in enumerate(drafts):
             if left == 0:
@@ -67,6 +72,25 @@ class ThinkingMatcher:
         return None if left else len(drafts)
 
     def _after(self, left: float, index: int, token: int) -> float:
-        """What is left behind the answer's token of that index; infinity once nobody thinks."""
+        """Return the budget left after the answer's token at `index`; infinity after thinking."""
         never = index == 0 and self._budget.begins not in (None, token)
         return math.inf if never or token in self._budget.ends else left - 1
+
+
+def matcher_of(
+    sampling: SamplingParams, grammar: CompiledGrammar | None, compiler: GrammarCompiler | None
+) -> Matcher | None:
+    """Return a request's matcher, None for free text; raise ValueError without grammars.
+
+    Args:
+        sampling: Options of the request.
+        grammar: Its compiled grammar, if the caller has compiled it already.
+        compiler: Compiles it otherwise; None without the extra `grammar`.
+    """
+    constraint, budget = sampling.structured_outputs, sampling.thinking_budget
+    if constraint is None and budget is None:
+        return None
+    if compiler is None:
+        raise ValueError(NO_GRAMMARS)
+    form = constraint and (grammar or compiler.compile(constraint)).start()
+    return form if budget is None else ThinkingMatcher(budget, form)

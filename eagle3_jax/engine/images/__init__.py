@@ -1,1 +1,1 @@
-"""Images of prompts: where they may stand, and the rows that the devices keep of them."""
+"""Images of prompts: their positions, and the rows that devices keep of them."""

@@ -1,4 +1,4 @@
-"""Images divided over devices and calls."""
+"""Distribution of images over devices and encoding calls."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -8,15 +8,17 @@ from eagle3_jax.engine.images.layout import ImageLayout, NewImage
 
 
 class EncodingCall(NamedTuple):
-    """What each device encodes, in arrays of `size` patches."""
+    """Images that each device encodes, in arrays of `size` patches."""
 
     parts: list[list[NewImage]]
     size: int
 
 
 def divide(new: Sequence[NewImage], layout: ImageLayout, *, exact: bool) -> Iterator[EncodingCall]:
-    """Calls that encode all of these images, the largest first, about as many patches on each
-    device. exact: an image's bits depend on itself alone, so that none shares an array."""
+    """Yield calls that encode all images, the largest first, balanced over devices.
+
+    With `exact` no image shares an array, so its bits depend on itself alone.
+    """
     images = sorted(new, key=_patches, reverse=True)
     if exact:
         for size, alike in groupby(images, lambda image: layout.bucket_of(_patches(image))):

@@ -1,4 +1,4 @@
-"""Which images' features the devices keep, and in which rows."""
+"""Host bookkeeping of the image features on the devices and their rows."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,12 +13,11 @@ from eagle3_jax.vision.item import ImageItem, PlacedImage
 
 
 class EncoderCache:
-    """Host bookkeeping, by the digest of images; what was used longest ago goes first.
+    """Feature rows by image digest, with LRU eviction.
 
-    Programs run in the order they are dispatched in, so that rows may be given to others as soon
-    as the chunk that reads them is on its way. num_queries, num_hits: images that prompts came to,
-    and those whose features were there; num_encoded: images that were encoded, some of them again
-    for a later chunk.
+    Programs run in dispatch order, so rows may be reused once the chunk that reads them is
+    dispatched. `num_queries` and `num_hits` count images in prompts and those with cached features.
+    `num_encoded` counts encodings, including repeated ones for later chunks.
     """
 
     def __init__(self, layout: ImageLayout):
@@ -29,20 +28,22 @@ class EncoderCache:
 
     @property
     def num_tokens(self) -> int:
-        """Whose features are kept."""
+        """Number of tokens with cached features."""
         return self.layout.capacity - len(self._free)
 
     def reach(self, images: Sequence[PlacedImage], start: int, end: int) -> int:
-        """Where a chunk from `start` ends, at most at `end`, so that the features of all images it
-        touches fit. It depends on the prompt alone."""
+        """Return the end, up to `end`, of a chunk whose images' features all fit.
+
+        The result depends on the prompt alone.
+        """
         fitting = self._fitting(images, start, end)
         beyond = (image.start for image in images if image.end > start and image not in fitting)
         return min(end, next(beyond, end))
 
     def bring(self, sequence: EngineSequence, start: int, end: int) -> list[NewImage]:
-        """What is to be encoded before a chunk of these positions, in rows of its own now.
+        """Assign rows to a chunk's new images and return them for encoding.
 
-        Features of the token behind the chunk are there too if they fit.
+        Features of the token after the chunk are included if they fit.
         """
         images = sequence.request.images
         needed = self._fitting(images, start, end + 1)
@@ -61,8 +62,7 @@ class EncoderCache:
     def rows(
         self, images: Sequence[PlacedImage], start: int, size: int
     ) -> Int[np.ndarray, " size"]:
-        """The row of each of `size` tokens from `start` on; NO_ROW where it is no image's, or one
-        behind a chunk whose features are not kept."""
+        """Return the feature row of each of `size` tokens from `start`; NO_ROW without features."""
         found = np.full(size, NO_ROW, np.int32)
         for image in images:
             low, high = max(image.start, start), min(image.end, start + size)
@@ -72,7 +72,7 @@ class EncoderCache:
         return found
 
     def _fitting(self, images: Sequence[PlacedImage], start: int, end: int) -> list[PlacedImage]:
-        """The first images that touch these positions, as many as fit."""
+        """Return the first images that touch these positions, as many as fit."""
         fitting: list[PlacedImage] = []
         tokens: dict[bytes, int] = {}
         for image in images:

@@ -1,4 +1,4 @@
-"""How images lie in the arrays that devices encode, and their features in rows that are kept."""
+"""Layout of images in the encoded arrays and of their features in rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class NewImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Of an engine's images: capacity tokens' features are kept, the row behind them is scratch.
+    """Layout of an engine's images: features of `capacity` tokens, and one scratch row after them.
 
-    devices: of a replica, over which the images of a call are divided; each has the features of
-    all. One where devices divide the model.
+    `devices` is the number of devices of a replica that divide the images of a call; each gets all
+    features. It is 1 if devices divide the model.
     """
 
     vision: VisionConfig
@@ -48,7 +48,7 @@ class ImageLayout:
         draft: Eagle3Draft | None,
         config: EngineConfig,
     ) -> "ImageLayout":
-        """As the engine's configuration has it; ValueError for models that do not fit together."""
+        """Make the layout of an engine's images; raise ValueError for models that do not match."""
         mesh, sizes = mesh_of(target), vision.config
         ours = sizes.text_hidden_size, sizes.media_placeholder_token_id
         wanted = target.config.hidden_size, target.config.media_placeholder_token_id
@@ -69,32 +69,32 @@ class ImageLayout:
                 "mm_draft_embedding target needs a draft as wide as the target, "
                 f"{target.config.hidden_size}; got {seeing.config.hidden_size}: leave it at pad"
             )
-        # One chunk may touch its own tokens, and of two images the rest.
+        # A chunk may touch its own tokens and the remaining tokens of two images.
         reach = config.prefill_chunk + 2 * sizes.most_image_tokens
         capacity = config.mm_encoder_cache_tokens or reach
         return cls(sizes, capacity, 1 if mesh is None or vision.split else parts(mesh, DEVICES))
 
     @property
     def rows(self) -> int:
-        """Rows of features, scratch included."""
+        """Number of feature rows, including scratch."""
         return self.capacity + 1
 
     @property
     def most_patches(self) -> int:
-        """Of the largest image that is taken: a device encodes no more of a call."""
+        """Patches of the largest accepted image, and the maximum that a device encodes per call."""
         return largest_bucket(self.vision, self.capacity)
 
     def bucket_of(self, patches: int) -> int:
-        """The size of the array that so many patches are packed into."""
+        """Return the array size for this many patches."""
         return bucket_of(patches, self.vision.token_patches)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Patches of the arrays that images are packed into, ascending."""
+        """Array sizes in patches, ascending."""
         return buckets_up_to(self.most_patches, self.vision.token_patches)
 
     def pack(self, parts: Sequence[NewImages], size: int) -> ImageBatch:
-        """Each device's images in arrays of `size` patches; devices without a part get none."""
+        """Pack each device's images into arrays of `size` patches; missing parts are empty."""
         given = [*parts, *[()] * (self.devices - len(parts))]
         packed = [pack_images([new.item for new in part], size, self.vision) for part in given]
         rows = np.full((self.devices, size // self.vision.token_patches), self.capacity, np.int32)
@@ -102,7 +102,7 @@ class ImageLayout:
             used = np.concatenate([np.zeros(0, np.int32), *(new.rows for new in part)])
             own[: len(used)] = used
         columns = zip(*(one.places for one in packed), strict=True)
-        # NumPy stands in for device arrays until they are sent.
+        # NumPy arrays stand in for device arrays until they are sent.
         patches: Any = np.stack([one.patches for one in packed])
         places: list[Any] = list(map(np.stack, columns))
         sent: Any = rows

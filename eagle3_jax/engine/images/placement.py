@@ -1,4 +1,4 @@
-"""Which images may stand in a prompt, and where."""
+"""Validation of the images of a prompt and their positions."""
 
 from itertools import pairwise
 
@@ -14,10 +14,10 @@ DIGEST_BYTES = 32
 def check_images(
     request: Request, cache: EncoderCache | None, exact_chunk: int | None = None
 ) -> None:
-    """Raises ValueError for images that can't be run, and for places that are not theirs.
+    """Raise ValueError for images that cannot run or whose positions are wrong.
 
-    cache: of the engine; None without a vision model. exact_chunk: tokens of the chunks that exact
-    mode may not cut. A placeholder outside of images is a token like others.
+    `exact_chunk` is the chunk size in exact mode, where images cannot shorten chunks. A placeholder
+    outside of images is an ordinary token.
     """
     if not request.images:
         return

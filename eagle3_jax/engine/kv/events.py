@@ -1,7 +1,7 @@
-"""What changes in the prefix index, in order, for whoever keeps a copy of it: a router, mostly.
+"""Ordered changes of the prefix index, for copies of it, such as a router's.
 
-Replayed from the start, the events name exactly the pages that a prompt can be found on. An engine
-writes them only where it was given a log.
+Replayed from the start, the events name exactly the pages in which a prompt can be found. An engine
+writes them only if it was given a log.
 """
 
 from array import array
@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Medium = Literal["GPU", "CPU", "STORAGE"]
-"""Where pages lie, in vLLM's words: the device (whatever it is), host memory, a disk."""
+"""Places of pages in vLLM's words: the device of any kind, host memory, a disk."""
 
 
 class ImageInPage(NamedTuple):
-    """An image that positions of a page, or the one after it, are of: the SHA-256 of its file and
-    processing, and where it begins, counted from the page's first position."""
+    """SHA-256 of an image's file and processing, and its start relative to the page."""
 
     digest: bytes
     offset: int
@@ -22,12 +21,12 @@ class ImageInPage(NamedTuple):
 
 @dataclass(frozen=True)
 class PagesStored:
-    """Neighbouring pages of one sequence, first to last, can be found from now on.
+    """Consecutive pages of one sequence can be found from now on.
 
-    keys: one a page. parent_key: that of the page in front of the first; None at a prompt's
-    beginning. token_ids: page_tokens a page. lookahead_token_ids: of each page the token after it,
-    which its key covers too. salt: of the request, "" for none; a prompt's first key covers it, and
-    by that the others. images: those that each page's key covers; () where there are none at all.
+    `keys` are one per page; `parent_key` is that of the page before, None at a prompt's start.
+    There are page_tokens `token_ids` per page and one of `lookahead_token_ids`, which the key
+    covers too. The request's `salt`, or "", is covered by the first key, and by the others through
+    it. `images` are those that each page's key covers; () if there are none at all.
     """
 
     keys: tuple[bytes, ...]
@@ -42,7 +41,7 @@ class PagesStored:
 
 @dataclass(frozen=True)
 class PagesRemoved:
-    """These pages can't be found in this medium any more."""
+    """These pages can no longer be found in this medium."""
 
     keys: tuple[bytes, ...]
     medium: Medium
@@ -58,7 +57,7 @@ KVEvent = PagesStored | PagesRemoved | AllCleared
 
 @dataclass
 class _Page:
-    """What a key stands for, and which media have it: 4 bytes a token."""
+    """Contents that a key names, at 4 bytes per token, and the media that have them."""
 
     parent_key: bytes | None
     tokens: "array[int]"
@@ -69,10 +68,10 @@ class _Page:
 
 
 class KVEventLog:
-    """Events since they were last taken; of the engine's thread.
+    """Events since the last `take`. Used by the engine's thread only.
 
-    It knows what each key stands for as long as some medium has its page, so that whoever moves
-    pages need only name their keys.
+    The log knows the contents of a key while some medium has its page, so that code which moves
+    pages only names keys.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class KVEventLog:
         self._pages: dict[bytes, _Page] = {}
 
     def stored(self, event: PagesStored) -> None:
-        """Pages have been written."""
+        """Record pages that have been written."""
         self._events.append(event)
         size, parent = event.page_tokens, event.parent_key
         for index, key in enumerate(event.keys):
@@ -93,8 +92,7 @@ class KVEventLog:
             parent = key
 
     def copied(self, key: bytes, medium: Medium) -> None:
-        """A page that another medium has is in this one too; one that was there before the log
-        began is told without its tokens."""
+        """Record a copy of a page in another medium; without tokens if it predates the log."""
         page = self._pages.get(key)
         if page is None:
             self._events.append(PagesStored((key,), None, (), (), 0, "", medium))
@@ -114,7 +112,7 @@ class KVEventLog:
         self._events.append(event)
 
     def removed(self, key: bytes, medium: Medium) -> None:
-        """A medium has a page no more."""
+        """Record that a medium has lost a page."""
         self._events.append(PagesRemoved((key,), medium))
         page = self._pages.get(key)
         if page is not None:
@@ -123,11 +121,11 @@ class KVEventLog:
                 del self._pages[key]
 
     def cleared(self) -> None:
-        """No medium has any page."""
+        """Record that no medium has any page."""
         self._events.append(AllCleared())
         self._pages.clear()
 
     def take(self) -> list[KVEvent]:
-        """Hands the events over, oldest first, and starts anew."""
+        """Return the events, oldest first, and clear them."""
         events, self._events = self._events, []
         return events

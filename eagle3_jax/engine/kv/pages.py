@@ -1,6 +1,6 @@
-"""Who holds each KV page, and what the pages that nobody holds still contain.
+"""Reference counts of KV pages on the host, and the cached contents of free pages.
 
-Host bookkeeping; page 0 is the device's scratch page.
+Page 0 is the device's scratch page.
 """
 
 from collections.abc import Sequence
@@ -11,25 +11,24 @@ from eagle3_jax.engine.kv.events import KVEventLog
 
 
 class PagePool:
-    """Reference counts of pages, and the keys of those whose contents are worth finding again.
+    """Reference counts of pages, and keys of pages with reusable contents.
 
-    A page nobody holds is free. If it has a key it keeps its contents until empty pages run out;
-    then the one that was given back first goes first.
-    A page freed while rounds are in flight may be handed out at once: programs run in the order
-    they were dispatched, so the new owner's writes come after any the old owner still makes.
+    A page without holders is free. If it has a key, it keeps its contents until empty pages run
+    out; the page that was freed first is evicted first. A page freed while rounds are in flight may
+    be reused at once: programs run in dispatch order, so the new owner's writes come after the old
+    one's.
     """
 
     def __init__(self, num_pages: int, events: KVEventLog | None = None, *, has_tier: bool = False):
-        """events: gets what can't be found any more; who publishes says what can be. has_tier: free
-        pages with a key are kept unsaved until `mark_saved`."""
+        """`events` receives removals. With `has_tier` pages stay unsaved until `mark_saved`."""
         self.total = num_pages - 1
         self.num_lost = 0
-        """Pages whose contents went while there was a tier that had not saved them."""
+        """Pages whose contents were lost before the tier had saved them."""
         self._events = events
         self._has_tier = has_tier
         self._empty = [page for page in range(num_pages) if page != SCRATCH_PAGE][::-1]
-        self._idle: dict[int, None] = {}  # free pages with a key, in the order they came back
-        self._unsaved: dict[int, None] = {}  # the same, of those that the tier has not
+        self._idle: dict[int, None] = {}  # free pages with a key, in the order they were freed
+        self._unsaved: dict[int, None] = {}  # such pages that the tier does not have
         self._saved: set[int] = set()
         self._awaited: set[int] = set()
         self._holders = [0] * num_pages
@@ -38,16 +37,16 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages nobody holds."""
+        """Number of pages without holders."""
         return self.disposable + len(self._unsaved)
 
     @property
     def disposable(self) -> int:
-        """Of these, how many have nothing that would be lost."""
+        """Number of free pages whose reuse loses nothing."""
         return len(self._empty) + len(self._idle)
 
     def take(self, count: int) -> list[int] | None:
-        """`count` page ids to write to, or None (and nothing taken) when there are not enough."""
+        """Take `count` pages to write to, or return None and take nothing if there are too few."""
         if count > self.free:
             return None
         pages = [self._empty.pop() if self._empty else self._evict() for _ in range(count)]
@@ -56,8 +55,10 @@ class PagePool:
         return pages
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Ends one hold on each page. A chain comes back end first: it is also evicted from there,
-        because nothing behind a lost page can be found."""
+        """Release one hold on each page, the end of the chain first.
+
+        It is then evicted first too, because nothing after a lost page can be found.
+        """
         for page in reversed(pages):
             assert self._holders[page] > 0, "a page was returned twice"
             self._holders[page] -= 1
@@ -71,8 +72,7 @@ class PagePool:
                 self._idle[page] = None
 
     def publish(self, page: int, key: bytes) -> bool:
-        """Names the final contents of a held page. False, and nothing happens, where the key is
-        taken: it keeps its page."""
+        """Assign a key to a held page's final contents; return False if another page has it."""
         assert self._holders[page] > 0, "only a page that somebody holds has known contents"
         if key in self._page_of:
             return False
@@ -80,13 +80,13 @@ class PagePool:
         return True
 
     def forget(self, pages: Sequence[int]) -> None:
-        """Nobody shall find what these held pages contain."""
+        """Remove the keys of these held pages."""
         for page in pages:
             if page in self._key_of:
                 self._forget(page)
 
     def forget_all(self) -> None:
-        """Nobody shall find what any page contains."""
+        """Remove all keys."""
         self._empty += [*self._idle, *self._unsaved]
         for kept in (self._idle, self._unsaved, self._key_of, self._page_of, self._saved):
             kept.clear()
@@ -94,53 +94,52 @@ class PagePool:
             self._events.cleared()
 
     def keys_of(self, pages: Sequence[int]) -> list[bytes]:
-        """The keys of those of these pages that have one."""
+        """Return the keys of those of these pages that have one."""
         return [self._key_of[page] for page in pages if page in self._key_of]
 
     def knows(self, key: bytes) -> bool:
-        """Whether a page has this key."""
+        """Return whether a page has this key."""
         return key in self._page_of
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether there are free pages that the tier has not."""
+        """True if there are free pages that the tier does not have."""
         return bool(self._unsaved)
 
     def oldest_unsaved(self, count: int) -> list[tuple[bytes, int]]:
-        """Keys and pages of up to `count` free pages that the tier has not, the oldest first."""
+        """Return keys and pages of up to `count` free pages that the tier lacks, oldest first."""
         return [(self._key_of[page], page) for page in islice(self._unsaved, count)]
 
     def mark_saved(self, pages: Sequence[int]) -> None:
-        """The tier has these free pages now."""
+        """Mark free pages as saved in the tier."""
         for page in pages:
             del self._unsaved[page]
             self._idle[page] = None
             self._saved.add(page)
 
     def expect(self, page: int, key: bytes) -> None:
-        """A page that was taken will hold what the tier has under this key; one more hold on it
-        until it does."""
+        """Reserve a page for contents that the tier will load, with an extra hold until then."""
         self.publish(page, key)
         self._saved.add(page)
         self._awaited.add(page)
         self._holders[page] += 1
 
     def arrived(self, page: int) -> None:
-        """An expected page holds its contents in every program dispatched from now on."""
+        """Mark an expected page as filled in every program dispatched from now on."""
         self._awaited.discard(page)
         self.give_back([page])
 
     def awaits(self, pages: Sequence[int]) -> bool:
-        """Whether one of these pages is expected and not there."""
+        """Return whether one of these pages is still being loaded."""
         return not self._awaited.isdisjoint(pages)
 
     def count_known(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, have a page."""
+        """Return the number of leading keys that have a page."""
         unknown = (index for index, key in enumerate(keys) if key not in self._page_of)
         return next(unknown, len(keys))
 
     def share(self, keys: Sequence[bytes]) -> list[int]:
-        """The pages of these keys, each held once more."""
+        """Return the pages of these keys, each with one more hold."""
         pages = [self._page_of[key] for key in keys]
         for page in pages:
             self._idle.pop(page, None)

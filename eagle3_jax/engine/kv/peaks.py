@@ -1,4 +1,4 @@
-"""Measuring the factors of float8 KV pools: the largest magnitude that each pool holds."""
+"""Measurement of float8 KV scales: the largest magnitude in each pool."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import SCRATCH_PAGE, KVPool, KVPools, rows_and_scale
-from eagle3_jax.engine.kv.scales import KVScales
+from eagle3_jax.engine.kv_scales import KVScales
 from pallas_kernels.paged.rows import FP8_MAX
 
 HEADROOM = 2.0
-"""A measured factor has room for values so much larger than all that were seen. It costs nothing:
-float8 rounds relatively, and the values that become too small for it count for nothing."""
+"""Factor between a measured peak and the scale's range. The room costs nothing: float8 rounds
+relatively, and the values that become too small for it are negligible."""
 
 
 @dataclass(frozen=True)
 class KVPeaks:
-    """The largest magnitude that each pool holds."""
+    """The largest magnitude in each pool."""
 
     target: tuple[float, ...]
     draft: tuple[float, ...]
 
     def merged(self, other: "KVPeaks") -> "KVPeaks":
-        """The larger ones."""
+        """Return the elementwise maximum."""
         return KVPeaks(
             tuple(map(max, self.target, other.target)), tuple(map(max, self.draft, other.draft))
         )
 
     @property
     def scales(self) -> KVScales:
-        """Factors with HEADROOM. Raises ValueError where a pool holds nothing or no numbers."""
+        """Scales with HEADROOM; raise ValueError for a pool without valid data."""
 
         def of(peaks: Sequence[float]) -> tuple[float, ...]:
             return tuple(HEADROOM * peak / FP8_MAX for peak in peaks)
@@ -41,7 +41,7 @@ class KVPeaks:
 
 @jax.jit
 def pool_peaks(pools: KVPools) -> list[Float[Array, ""]]:
-    """The largest magnitude of each pool, without the scratch page."""
+    """Return the largest magnitude of each pool, without the scratch page."""
 
     def peak(pool: KVPool) -> Array:
         rows, scale = rows_and_scale(pool)

@@ -1,12 +1,11 @@
-"""Prefixes that sequences share: full pages found again by what was run to fill them.
+"""Prefix cache: full pages shared between sequences and found by their contents.
 
-A page's key covers every token up to its end and the one after it, because draft KV at position i
-comes from token i+1. So a page has a key only once its next token is known, and a prompt's last
-token is never in a page found for it: running it gives the hidden state and the features from
-which rounds go on. Without a draft the rule is the same. A request's salt comes before its tokens,
-so that nobody learns by the time of an answer what others with another salt have asked. Positions
-of an image all hold the same id: the image's digest, of its file and of how it is processed, and
-where it begins stand for them, in the key of every page that has some of them.
+A page's key covers every token up to its end and the next one, because draft KV at position i comes
+from token i+1. So a page has a key only once its next token is known, and a prompt's last token is
+never in a page found for it: running it gives the hidden state and features from which rounds
+continue. The rule is the same without a draft. A request's salt precedes its tokens, so response
+times do not reveal prompts of users with another salt. Positions of an image all have one id; in
+the keys of its pages, its digest (of file and processing) and its start stand for them.
 """
 
 import math
@@ -18,22 +17,21 @@ from itertools import groupby
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import ImageInPage, KVEventLog, PagesStored
 from eagle3_jax.engine.kv.pages import PagePool
-from eagle3_jax.engine.kv.tiers.tier import Tier
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import Tier, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 
 KEY_BYTES = 32
-"""Prompts come from strangers: nobody shall find two that share a key."""
+"""Prompts are untrusted, so collisions of keys must be infeasible."""
 
 
 class PrefixCache:
-    """Finds the pages a prompt begins with, and publishes the pages a sequence has filled.
+    """Finds the cached pages of a prompt's prefix, and publishes pages that a sequence has filled.
 
-    In exact mode only whole prefill chunks of prompts are shared, so that every row a sequence
-    reads was written by the program, and at the place in the chunk, that would have written it.
-    A prompt whose logprobs are asked for is run whole, in exact mode by a program of its own.
-    num_queries, hits: tokens of the sequences admitted so far, and those of them found.
+    In exact mode only whole prefill chunks of prompts are shared. Every row that a sequence reads
+    was then written by the same program and at the same place in a chunk as its own would be. A
+    prompt with logprobs is run whole; in exact mode by a separate program. `num_queries` and `hits`
+    count tokens of admitted sequences, and those of them found.
     """
 
     def __init__(
@@ -43,9 +41,9 @@ class PrefixCache:
         tier: Tier | None = None,
         events: KVEventLog | None = None,
     ):
-        """events: the log that `pages` writes to."""
+        """`events` is the log that `pages` writes to."""
         self._tier = tier
-        self._least_loaded = config.kv_offloading_least_tokens or 1
+        self._least_loaded = config.kv_offloading_least_tokens
         self.num_queries = 0
         self.hits = TokensByTier()
         self._pages = pages
@@ -56,14 +54,14 @@ class PrefixCache:
         self._unit = _shared_rows(config) // config.page_tokens
 
     def prompt_keys(self, sequence: Sequence) -> list[bytes]:
-        """The keys of the pages that a prompt as it is can share, whoever has them."""
+        """Return the keys of the pages that a prompt can share, whether or not they are cached."""
         if not self._enabled or sequence.scores_prompt:
             return []
         count = (len(sequence.request.prompt_ids) - 1) // self._page_tokens
         return self._keys(sequence, self._whole(count))
 
     def find(self, sequence: Sequence) -> list[bytes]:
-        """The keys of the pages its prompt begins with, in the cache or in the tier below it."""
+        """Return the keys of the prompt's first pages that the cache or the tier has."""
         if not self._enabled or sequence.scores_prompt:
             return []
         keys = self._keys(sequence, (len(sequence.prefill_ids) - 1) // self._page_tokens)
@@ -82,14 +80,14 @@ class PrefixCache:
         return found if enough else keys[: self._whole(here)]
 
     def reused(self, sequence: Sequence, keys: list[bytes], below: Collection[bytes] = ()) -> None:
-        """A sequence has the pages of these keys, some of them from below, and skips their rows."""
+        """Mark the pages of these keys, some loaded from `below`, as prefilled."""
         sequence.num_published = len(keys)
         sequence.num_prefilled = len(keys) * self._page_tokens
         if self._events is not None and below:
             self._note_stored(self._events, sequence, 0, [key in below for key in keys])
 
     def count(self, sequence: Sequence) -> None:
-        """Notes what an admitted sequence found; only its first admission counts."""
+        """Count the tokens that an admitted sequence found, on its first admission only."""
         if self._enabled and sequence.cached is None:
             here = sequence.num_prefilled - sequence.loaded.total
             sequence.cached = sequence.loaded._replace(device=here)
@@ -97,10 +95,10 @@ class PrefixCache:
             self.hits = self.hits.plus(sequence.cached)
 
     def publish(self, sequence: Sequence, num_final: int) -> None:
-        """Shares the pages within the first `num_final` rows.
+        """Share the pages within the first `num_final` rows.
 
         Their target and draft KV must be final in every program dispatched from now on, and the
-        token at position num_final known.
+        token at position num_final must be known.
         """
         if not self._enabled or (self._exact and sequence.scores_prompt):
             return
@@ -118,8 +116,7 @@ class PrefixCache:
     def _note_stored(
         self, events: KVEventLog, sequence: Sequence, first: int, named: list[bool]
     ) -> None:
-        """An event for each run of the pages from the first on that got their keys: those between
-        are there already, of another sequence."""
+        """Record one event per run of pages that got keys; other sequences have the rest."""
         size = self._page_tokens
         for is_named, run in groupby(range(len(named)), named.__getitem__):
             if not is_named:
@@ -145,7 +142,7 @@ class PrefixCache:
         return count - count % self._unit
 
     def _keys(self, sequence: Sequence, count: int) -> list[bytes]:
-        """The keys of a sequence's first pages; it keeps them."""
+        """Return the keys of a sequence's first pages, and cache them in the sequence."""
         keys = sequence.page_keys
         for start in range(
             len(keys) * self._page_tokens, count * self._page_tokens, self._page_tokens
@@ -157,8 +154,7 @@ class PrefixCache:
 
 
 def prompt_page_keys(config: EngineConfig, request: Request) -> list[bytes]:
-    """The keys of the pages of a prompt that others can share, as every engine of these page sizes
-    names them."""
+    """Return the keys of a prompt's shareable pages, equal in all engines with these page sizes."""
     prompt_ids, size, rows = request.prompt_ids, config.page_tokens, _shared_rows(config)
     keys: list[bytes] = []
     before = _salt_key(request.cache_salt)
@@ -170,20 +166,19 @@ def prompt_page_keys(config: EngineConfig, request: Request) -> list[bytes]:
 
 
 def images_in(request: Request, start: int, length: int) -> tuple[ImageInPage, ...]:
-    """The images that some of these positions of a prompt are of."""
+    """Return the images that touch these positions of a prompt."""
     end = start + length
     touching = (i for i in request.images if i.start < end and i.end > start)
     return tuple(ImageInPage(i.item.digest, i.start - start) for i in touching)
 
 
 def _shared_rows(config: EngineConfig) -> int:
-    """Prompts share whole multiples of these: pages, in exact mode whole chunks of them."""
+    """Return the unit of shared rows: a page, or in exact mode whole pages and chunks."""
     return math.lcm(config.page_tokens, config.prefill_chunk if config.exact else 1)
 
 
 def _next_key(before: bytes, tokens: list[int], images: tuple[ImageInPage, ...]) -> bytes:
-    """Of the page behind the one of key `before`: its tokens and the one after it, and the images
-    that these are of."""
+    """Return the key after `before` for a page's tokens, lookahead token and images."""
     text = before + array("q", tokens).tobytes()
     if not images:
         return blake2b(text, digest_size=KEY_BYTES).digest()
@@ -192,7 +187,7 @@ def _next_key(before: bytes, tokens: list[int], images: tuple[ImageInPage, ...])
 
 
 def _salt_key(salt: str) -> bytes:
-    """What the keys of a salt begin with; no page has such a key."""
+    """Return the initial key of a salt; no page has this key."""
     if not salt:
         return b""
     text = salt.encode("utf-8", "surrogatepass")

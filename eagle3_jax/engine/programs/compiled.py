@@ -1,12 +1,11 @@
-"""The compiled programs: flat leaves in, ahead-of-time compiled, kept for models of one shape.
+"""Ahead-of-time compiled programs, cached for models with the same shapes.
 
-Weights enter as flat leaves and become modules again while tracing: passing modules would cost
-milliseconds a call. Every option of a request is data, so a pair needs two round programs per batch
-bucket: lean ones, and full ones for options that look at token ids and for logprobs; two prefill
-programs alike, and another one for the logprobs of prompts. Where kernels choose tokens, a third
-kind, argmax, does without written logits: lean ones stay for top-k and top-p, which so many clients
-send that they should not pay for the full ones, nor for a neighbour more than that it is there. A
-grammar needs a round's two halves as programs of their own, both full, at two batch buckets.
+Weights enter as flat leaves and become modules again during tracing; passing modules would cost
+milliseconds per call. All request options are data, so a pair needs two round programs per batch
+bucket: lean ones, and full ones for token-id options and logprobs. It needs two such prefills and
+one for prompt logprobs. If kernels choose tokens, a third kind, argmax, avoids written logits. Lean
+programs remain for top-k and top-p, which are too common to pay for full programs. A grammar needs
+a round's two halves as programs, both full, at two batch buckets.
 """
 
 from collections.abc import Callable
@@ -50,17 +49,17 @@ class Structure(NamedTuple):
     tree: Any
 
     def rebuild(self, leaves: Leaves) -> Any:
-        """The model with these arrays."""
+        """Return the model with these arrays."""
         return nnx.merge(self.graph, jax.tree.unflatten(self.tree, leaves))
 
 
 @dataclass(frozen=True)
 class PairStructure:
-    """Static description of target, draft and method, the key under which programs are kept.
+    """Static description of target, draft and method; the cache key of programs.
 
-    kernels: the implementation of the operations, None for the device's own; xla_kernels: those of
-    which no kernel runs. exact: whether kernels compute a row alike in every batch. vision: of
-    programs that encode images. draft_sees_images: see `prefill_chunk`.
+    `kernels` is the operations' implementation, None for the device's own, `xla_kernels` those
+    without a kernel. With `exact` kernels compute a row alike in every batch. `vision` is for
+    encoding programs. For `draft_sees_images` see `prefill_chunk`.
     """
 
     target: Structure
@@ -75,9 +74,9 @@ class PairStructure:
 
 
 def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, Structure]:
-    """A model's arrays, float8 ones as the GPU multiplies them, and what is left of it.
+    """Split a model into arrays, with float8 in the GPU's format, and structure.
 
-    On a mesh; parameters that have no place there yet are whole on every device.
+    On a mesh, parameters without a sharding are replicated.
     """
     fitted = fit_to_gpu(model)
     graph, state = nnx.split(fitted)
@@ -159,11 +158,11 @@ FUNCTIONS = {
 def compile_program(
     kind: ProgramKind, pair: PairStructure, *shapes: Any, widths: Widths | None = None
 ) -> Callable[..., tuple[Any, ...]]:
-    """Compiles the program of this kind for these shapes: of the target's and the draft's leaves,
-    of the state, which is donated, and of what the host sends. To encode, the vision model's leaves
-    are in the place of the target's.
+    """Compile the program of this kind for these shapes of weights, state and host inputs.
 
-    widths: of a round narrower than the state.
+    The shapes are those of the target's and the draft's leaves, the donated state and the inputs.
+    Encoding takes the vision model's leaves instead of the target's. `widths` are those of a round
+    narrower than the state.
     """
     function = program(kind, pair, *shapes, widths=widths)
     with prefer(pair.kernels, pair.xla_kernels), exact_bits(pair.exact):
@@ -180,11 +179,11 @@ def program(
     *inputs: Any,
     widths: Widths | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """What `compile_program` compiles, as a function of arrays of these shapes.
+    """Return the uncompiled program as a function of arrays of these shapes.
 
-    On a mesh each device runs it on its part of weights and state; what the host reads is the same
-    everywhere. What it sends is too, unless there are replicas: state and inputs then have one more
-    dimension in front, of which each has its own, and outputs are those of all.
+    On a mesh each device runs it on its part of weights and state. Host inputs and outputs are
+    replicated, unless there are replicas: state and inputs then have a leading axis with one entry
+    per replica, and outputs are those of all replicas.
     """
     function = partial(FUNCTIONS[kind], pair)
     if widths is not None:
@@ -203,7 +202,7 @@ def program(
         mesh=sharding.mesh,
         in_specs=(*specs, *[sent] * len(inputs)),
         out_specs=(specs[2], *outputs),
-        # It follows the axes of values through jnp alone, not through kernels.
+        # The check follows axes of values through jnp only, not through kernels.
         check_vma=False,
     )
 
@@ -215,7 +214,7 @@ def _as_replica(
     state: DecodeState,
     *inputs: Any,
 ) -> tuple[Any, ...]:
-    """The function of this replica's state and inputs; what all replicas put out, in order."""
+    """Run the function on this replica's state and inputs; gather the outputs of all in order."""
     own_state, *own = jax.tree.map(lambda x: x[0], (state, *inputs))
     new_state, *outputs = function(target, draft, own_state, *own)
     gathered = jax.tree.map(lambda x: lax.all_gather(x, DATA), outputs)
@@ -223,7 +222,7 @@ def _as_replica(
 
 
 def shapes_of(tree: Any) -> Any:
-    """The same tree with shapes and dtypes in place of arrays, and where they lie on a mesh."""
+    """Replace arrays in a tree by their shapes, dtypes and mesh shardings."""
 
     def shape_of(x: Any) -> ShapeDtypeStruct:
         sharding = getattr(x, "sharding", None)

@@ -1,7 +1,7 @@
-"""The device's side of an engine: holds weights, state and compiled programs, and runs them.
+"""Device side of an engine: holds weights, state and compiled programs, and runs them.
 
-It knows no requests. Several processes that hold parts of one mesh have an executor each and run
-the same calls in the same order.
+It knows no requests. Processes that hold parts of one mesh have an executor each and run the same
+calls in the same order.
 """
 
 from collections.abc import Callable
@@ -40,10 +40,10 @@ Progress = Callable[[str, int, int], None]
 
 
 class Executor:
-    """Runs one program at a time on what it holds.
+    """Runs one program at a time on the arrays that it holds.
 
-    state: what the last program left. compiled: the programs that are, by name. programs: all that
-    will ever run, in an order that follows from configuration and pair alone.
+    `state` is that after the last program. `compiled` maps names to compiled programs. `programs`
+    lists all programs that may run, in an order that depends only on configuration and pair.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Executor:
         vision: VisionModel | None = None,
         images: ImageLayout | None = None,
     ):
-        """vision: encodes images, which lie as `images` says."""
+        """`vision` encodes images, whose layout is `images`."""
         self._config, self._images = config, images
         self.input_shapes = InputShapes(config, target.config.vocab_size, images).of
         self._models = target.config, draft and draft.config
-        # Plain exact decoding captures aux states too: its program must be the speculative one's.
+        # Plain exact decoding captures aux states too, to share the speculative program.
         capture = draft.config.aux_layer_ids if draft else ()
         if config.exact and draft is None:
             capture = default_aux_layer_ids(target.config.num_hidden_layers)
         mesh = mesh_of(target)
         self._replicas = replicas(mesh)
-        # What the host sends goes to every device of the mesh, or replica by replica.
+        # Host inputs go to every device of the mesh, or to one replica each.
         spec = PartitionSpec(DATA) if self._replicas > 1 else PartitionSpec()
         self._sending = None if mesh is None else NamedSharding(mesh, spec)
         self._target, target_structure = flatten_model(target, mesh)
@@ -92,7 +92,7 @@ class Executor:
         self.programs = all_programs(config, **parts, image_sizes=images.sizes if images else ())
 
     def compile(self, progress: Progress | None = None) -> None:
-        """Compiles every program; without this, each is compiled when it first runs."""
+        """Compile every program; otherwise each compiles when it first runs."""
         for done, program in enumerate(self.programs):
             if progress:
                 progress(str(program), done, len(self.programs))
@@ -105,20 +105,20 @@ class Executor:
 
     @property
     def pages(self) -> PageStore:
-        """The host's memory for pages; its programs are compiled when it is first asked for."""
+        """Host memory for pages; its copy programs compile on first access."""
         if self._pages is None:
             self._pages = PageStore(compile_copies(shapes_of(self.state)))
         return self._pages
 
     @cached_property
     def page_fingerprint(self) -> bytes:
-        """Of everything that the numbers in a page of the cache depend on; reads all weights."""
+        """Hash of everything that cached KV values depend on; reads all weights."""
         weights, size = self._target + self._draft + self._vision, self.pages.page_bytes
         vision = self._images and self._images.vision
         return page_fingerprint(*self._models, weights, self._config, size, vision)
 
     def run(self, call: ProgramCall) -> tuple[Any, ...]:
-        """Dispatches a program; what it returns besides the new state."""
+        """Dispatch a program and return its outputs besides the new state."""
         program, inputs = call
         if program.kind in PAGE_COPIES:
             self._copy_pages(program.kind, *inputs)
@@ -131,7 +131,7 @@ class Executor:
         return tuple(outputs)
 
     def _weights(self, program: Program) -> tuple[Leaves, Leaves]:
-        """Those that it takes: a pair's, or those of vision."""
+        """Return the program's weights: the pair's or the vision model's."""
         if program.kind is ProgramKind.ENCODE:
             return self._vision, ()
         return self._target, self._draft
@@ -146,8 +146,7 @@ class Executor:
             self.state = self.pages.load(self.state, self._put(ids[0]), slots)
 
     def kv_peaks(self) -> KVPeaks:
-        """Waits for all programs and looks through the pools; ValueError where other processes
-        hold a part of them."""
+        """Measure the KV pools after all programs; raise ValueError if others hold parts."""
         pools = self.state.target_pools, self.state.draft_pools
         if not self._sees_all:
             raise ValueError("a KV cache is measured by one process; several hold parts of this")
@@ -160,12 +159,11 @@ class Executor:
 
     @property
     def _sees_all(self) -> bool:
-        """Whether all devices belong to this process."""
+        """True if all devices belong to this process."""
         return self._sending is None or self._sending.is_fully_addressable
 
     def _put_batch(self, slots: np.ndarray, table: np.ndarray, *rest: Any) -> list[Any]:
-        """Sends a round's inputs; slots and page table only where they are not what their bucket
-        saw last."""
+        """Send a round's inputs; reuse the bucket's last slots and page table if they are equal."""
         known = self._uploaded.get(slots.shape)
         if known and np.array_equal(known[0], slots) and np.array_equal(known[1], table):
             arrays = known[2]
@@ -180,8 +178,7 @@ class Executor:
         return jax.tree.map(self._put_here, sent)
 
     def _put_here(self, sent: np.ndarray) -> jax.Array:
-        """One array on this process's devices: device_put would compare it with the other
-        processes' by a collective."""
+        """Put one array on this process's devices; device_put would compare it across processes."""
         assert self._sending is not None, "several processes have a mesh"
         return jax.make_array_from_callback(sent.shape, self._sending, sent.__getitem__)
 

@@ -1,31 +1,74 @@
-"""One name for everything that the numbers in a page of the KV cache depend on.
+"""Fingerprint of everything that the values in a KV cache page depend on.
 
-Pages outlive an engine, on a disk, and leave it, for another server: they are found again only
-under the fingerprint they were written with.
+Pages outlive an engine on disk and go to other servers. They are found again only under the
+fingerprint that they were written with.
 """
 
+import os
+import platform
 from functools import reduce
 from hashlib import blake2b
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend import backend
 from jax.sharding import NamedSharding
 from jaxtyping import UInt32
 
 from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.programs.compiled_for import compiled_for
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 
+CPU_FACTS = Path("/proc/cpuinfo")
+FEATURES = "flags", "Features"
+"""The line of CPU features on x86 and on Arm."""
+WITHOUT_EFFECT = "--xla_dump", "--xla_force_host_platform_device_count", "--xla_gpu_cuda_data_dir"
+"""XLA flags that change no program."""
+
+
+def compiled_for(leaf: Array) -> tuple[object, ...]:
+    """Return facts of an array's devices that compiled programs depend on.
+
+    They are runtime version, XLA flags, matmul precision and, for CPUs, instructions and threads.
+    """
+    config: Any = jax.config  # Its stubs leave the field out.
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    (name,) = {device.platform for device in leaf.devices()}
+    return (
+        backend.get_backend(name).platform_version,
+        sorted(flag for flag in flags if not flag.startswith(WITHOUT_EFFECT)),
+        str(config.jax_default_matmul_precision),
+        (cpu_features(), cpu_threads()) if name == "cpu" else None,
+    )
+
+
+def cpu_features() -> list[str]:
+    """Return this CPU's instructions as Linux lists them, elsewhere its name alone."""
+    try:
+        lines = CPU_FACTS.read_text().splitlines()
+    except OSError:
+        return [platform.machine(), platform.processor()]
+    listed = (line.partition(":")[2].split() for line in lines if line.startswith(FEATURES))
+    return sorted(next(listed, [platform.machine()]))
+
+
+def cpu_threads() -> int:
+    """Return the number of cores this process may use, which is XLA's thread count."""
+    own = getattr(os, "sched_getaffinity", None)
+    return len(own(0)) if own else os.cpu_count() or 1
+
+
 PAGE_LAYOUT = 2
-"""Of the rows within a page and of its bytes on the way (`page_copies.py`); a change raises it."""
+"""Version of the layout of rows in a page and of its bytes in transfer (`page_copies.py`)."""
 PACKAGES = "eagle3-jax", "jax", "jaxlib"
 ODD = 2_654_435_761
-"""A multiplier under which neighbouring numbers differ in all bits (Knuth)."""
+"""Knuth's multiplier: products of neighbouring numbers differ in all bits."""
 
 
 def page_fingerprint(
@@ -36,9 +79,9 @@ def page_fingerprint(
     page_bytes: int,
     vision: VisionConfig | None = None,
 ) -> bytes:
-    """32 bytes: of all weights' own bits, the configurations, how pages are laid out and computed,
-    the devices, how the pair lies on them, what they compile for and the versions. Reads all
-    weights once, those of vision too where there is some.
+    """Hash all weights and facts that pages depend on to 32 bytes, after reading the weights once.
+
+    The facts: configurations, page layout and computation, devices, mesh, compilation, versions.
     """
     facts = {
         "layout": PAGE_LAYOUT,
@@ -61,15 +104,17 @@ def page_fingerprint(
 
 
 def _mesh_sizes(leaf: Array) -> dict[str, int]:
-    """Of each axis: as many devices along another one add other parts up (experts, or columns)."""
+    """Return the size of each mesh axis; axes of equal size sum different parts."""
     lies = leaf.sharding
     return dict(lies.mesh.shape) if isinstance(lies, NamedSharding) else {}
 
 
 @jax.jit
 def _sums(leaves: tuple[Array, ...]) -> UInt32[Array, " leaves"]:
-    """Of each array the sum of its numbers' bits, each times an odd number of its own place, modulo
-    2^32: the same however the array is cut among devices."""
+    """Sum each array's bits modulo 2^32, each times an odd number for its position.
+
+    The result does not depend on the sharding.
+    """
     return jnp.stack([_sum(leaf) for leaf in leaves])
 
 

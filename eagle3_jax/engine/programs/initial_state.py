@@ -1,4 +1,4 @@
-"""What the device holds before the first program runs."""
+"""Initial state of the device."""
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.cache import KVPool, QuantizedPool, SplitPool
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv.scales import pool_scales
+from eagle3_jax.engine.kv_scales import pool_scales
 from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import DATA, DEVICES, MeshAxes, parts, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -27,18 +27,17 @@ def initial_state(
     mesh: Mesh | None = None,
     image_rows: int = 0,
 ) -> DecodeState:
-    """Empty pools and finished slots (one extra for padding rows). image_rows: of image_features,
-    scratch included.
+    """Make empty pools and finished slots (one extra for padding rows).
 
-    On a mesh pools are split as their rows are, or their pages among neighbours
-    (decode_context_parallel_size; a draft's among fewer of them, if fewer need a page), and all
-    else is whole on every device. Replicas have a state each: one more dimension in front. Raises
-    ValueError where the mesh can't be divided so.
+    On a mesh, pools are split like their rows, or their pages among neighbours
+    (decode_context_parallel_size; a draft's among fewer, if fewer share a page). All else is
+    replicated. Replicas have a state each, with a leading axis. `image_rows` counts image_features
+    with scratch. Raises ValueError if the mesh cannot be divided so.
     """
     _check_mesh(target, config, mesh)
     if mesh is None:
         return _empty_state(target, draft, config, num_aux, None, image_rows)
-    # No device ever holds what belongs to others.
+    # Sharded from the start, so that no device ever holds another device's part.
     return _sharded_state(target, draft, config, num_aux, mesh, image_rows)()
 
 
@@ -50,7 +49,7 @@ def state_shapes(
     mesh: Mesh | None = None,
     image_rows: int = 0,
 ) -> DecodeState:
-    """Shapes of the same, and where they lie on the mesh."""
+    """Return the shapes and shardings of the initial state."""
     _check_mesh(target, config, mesh)
     if mesh is None:
         build = partial(_empty_state, target, draft, config, num_aux, None, image_rows)
@@ -79,12 +78,12 @@ def _check_mesh(target: Target, config: EngineConfig, mesh: Mesh | None) -> None
 
 
 class PoolLayout(NamedTuple):
-    """How one pool lies on the devices.
+    """Layout of one pool on the devices.
 
-    row: the shape of a position's row; split: the mesh axes that split it. slots: of a page, on all
-    devices that have a part of the pool, equal parts included. context_axes: of these devices, None
-    where each has all slots; neighbours, parts at a time, have different ones, or those of other
-    KV heads. scale: of float8.
+    `row` is the shape of a position's row, `split` its mesh axes. `slots` are those of a page over
+    all devices with a part of the pool, equal parts included. `context_axes` are the axes of these
+    devices, None if each has all slots; `parts` neighbours have different slots, or those of other
+    KV heads. `scale` is that of float8.
     """
 
     row: tuple[int, ...]
@@ -95,7 +94,7 @@ class PoolLayout(NamedTuple):
     scale: float | None
 
     def held(self, stored: Any, scale: Any) -> Any:
-        """The pool of what is stored, or what says where it lies, and of the scale's."""
+        """Combine stored rows and scale, or their shardings, into the pool's structure."""
         pool: Any = stored if self.scale is None else QuantizedPool(stored, scale)
         return pool if self.parts == 1 else SplitPool(pool, self.parts)
 
@@ -103,7 +102,7 @@ class PoolLayout(NamedTuple):
 def _layouts(
     target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh | None
 ) -> tuple[list[PoolLayout], list[PoolLayout]]:
-    """Of the target's pools, and of the draft's."""
+    """Return the layouts of the target's pools and of the draft's."""
     number = config.decode_context_parallel_size
     draft_pools = len(draft.pool_rows) if draft else 0
     scales: Any = None
@@ -183,7 +182,7 @@ def _empty_state(
 def _shardings(
     target: Target, draft: Eagle3Draft | None, config: EngineConfig, mesh: Mesh, image_rows: int
 ) -> Any:
-    """Of each part of the state, in the state's place."""
+    """Return the shardings in the structure of the state."""
     whole = NamedSharding(mesh, PartitionSpec())
 
     def pool(layout: PoolLayout) -> Any:

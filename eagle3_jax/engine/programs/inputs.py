@@ -1,4 +1,4 @@
-"""What the host sends each program, as shapes: the same in every process of an engine."""
+"""Shapes of program inputs from the host, equal in every process of an engine."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.engine.programs.compiled import shapes_of
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.processes.call import Inputs
@@ -20,21 +20,20 @@ from eagle3_jax.speculative.tree.nodes import Tree
 
 
 class InputShapes:
-    """Of an engine's programs, for a target of so many tokens. images: how images lie, if any."""
+    """Input shapes of an engine's programs for a target of `vocab_size` tokens."""
 
     def __init__(self, config: EngineConfig, vocab_size: int, images: ImageLayout | None):
         self._config, self._vocab_size, self._images = config, vocab_size, images
 
     def of(self, program: Program) -> Inputs:
-        """Shapes and dtypes of what the host sends a program; what replicas get has one dimension
-        more, in front."""
+        """Return shapes and dtypes of a program's inputs; replicas add a leading axis."""
         shapes, replicas = self._own_shapes(program), self._config.data_parallel_size
         if replicas == 1:
             return shapes
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((replicas, *x.shape), x.dtype), shapes)
 
     def _own_shapes(self, program: Program) -> Inputs:
-        """Of one replica."""
+        """Return the input shapes of one replica."""
         config = self._config
         if program.kind in PAGE_COPIES:
             return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))

@@ -1,4 +1,4 @@
-"""Packs a request's token options, and what its prompt and answer hold so far. NumPy only."""
+"""Packing of a request's token options and token counts. NumPy only."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from eagle3_jax.speculative.logit_control_rows import ANY_TOKEN, LogitControls, 
 
 
 def pack_controls(sequence: Sequence, vocab_size: int) -> LogitControls:
-    """A sequence's row, with what the tokens it is about to prefill count for.
+    """Pack a sequence's row, counting the tokens that it is about to prefill.
 
-    Counted from all of them, because pages found in a cache are not prefilled, and after a
-    preemption the answer so far is part of what is.
+    All tokens are counted, because cached pages are not prefilled, and after preemption the answer
+    so far is prefilled too.
     """
     row = no_controls(vocab_size)
     sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)

@@ -1,4 +1,4 @@
-"""What programs put out, as the host reads it."""
+"""Program outputs as the host reads them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from eagle3_jax.sampling.logprobs import Logprobs
 
 
 class ProgramOutput(NamedTuple):
-    """What a dispatched program will put out: a report a row; logprobs where somebody asked.
+    """Outputs of a dispatched program: one report per row, and logprobs if requested.
 
-    places: the row of each sequence that it was dispatched for.
+    `places` holds the row of each sequence.
     """
 
     rows: jax.Array
@@ -22,9 +22,9 @@ class ProgramOutput(NamedTuple):
 
 
 class RowReport(NamedTuple):
-    """What one program committed for one sequence: tokens, and how many drafts it verified.
+    """Tokens that one program committed for one sequence, and the drafts it verified.
 
-    logprobs: of the tokens. prompt_logprobs: of the prompt's tokens after each of the chunk's.
+    `logprobs` are those of the tokens, `prompt_logprobs` those of the token after each chunk row.
     """
 
     token_ids: list[int]
@@ -34,13 +34,13 @@ class RowReport(NamedTuple):
 
 
 def read_output(output: ProgramOutput) -> list[RowReport]:
-    """Waits for a program and reads what it put out for each of its sequences: the one
-    device-to-host transfer of a round that nobody asks for logprobs.
+    """Wait for a program and read the outputs of its sequences.
 
-    A prefill reports [token, committed], a round of k drafts [k+1 tokens, committed, verified].
+    This is a round's only device-to-host transfer if logprobs are not requested. A prefill reports
+    [token, committed], a round of k drafts [k+1 tokens, committed, verified].
     """
     rows, logprobs = jax.device_get((output.rows, output.logprobs))
-    if rows.ndim > 2:  # Of all replicas.
+    if rows.ndim > 2:  # outputs of all replicas
         rows, logprobs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows, logprobs))
     report = _prefill_report if rows.shape[1] == 2 else _round_report
     reports = [report(rows[place]) for place in output.places]
@@ -58,7 +58,7 @@ def _round_report(row: np.ndarray) -> RowReport:
 def _with_logprobs(
     reports: list[RowReport], places: Sequence[int], logprobs: Logprobs
 ) -> list[RowReport]:
-    """The reports with the logprobs of their rows."""
+    """Add the rows' logprobs to the reports."""
 
     def of_row(row: int) -> list[LogprobRows | None]:
         return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]

@@ -1,4 +1,4 @@
-"""Packs a chunk of a prompt into the fixed shapes the prefill program takes. NumPy only."""
+"""Packing of a prompt's chunk into the fixed shapes of the prefill program. NumPy only."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
@@ -19,8 +19,10 @@ from eagle3_jax.speculative.state import NO_PAUSE, NO_ROW, PrefillChunk
 
 
 def empty_chunk(config: EngineConfig, *, images: bool = False) -> PrefillChunk:
-    """A chunk of nobody: one token in the slot of padding, written to scratch; every shape and
-    dtype of the prefill program's input. images: of an engine with a vision model."""
+    """Make a dummy chunk of one token in the padding slot, which writes to scratch.
+
+    It has every shape and dtype of the program's input; `images` adds those of a vision model.
+    """
     return PrefillChunk(
         tokens=_pack([0] * (config.prefill_chunk + 1)),
         page_table=_pack(pack_page_table((), 1, config)),
@@ -37,7 +39,7 @@ def empty_chunk(config: EngineConfig, *, images: bool = False) -> PrefillChunk:
 
 
 def pack_chunk(part: ChunkPlan, config: EngineConfig, num_drafts: int) -> PrefillChunk:
-    """One chunk of a sequence's prompt, with the token that follows it where there is one."""
+    """Pack one chunk of a sequence's prompt and the next token, if there is one."""
     sequence, end = part.sequence, part.start + part.length + 1
     ids, rows = sequence.prefill_ids[part.start : end], part.feature_rows
     if rows is not None:
@@ -64,8 +66,10 @@ def pack_page_table(
     config: EngineConfig,
     places: Iterable[int] | None = None,
 ) -> Int[np.ndarray, "rows pages_per_seq"]:
-    """The pages of each sequence, then scratch; rows without a sequence are scratch. places: the
-    rows of the sequences, where these are not the first."""
+    """Return each sequence's pages, padded with scratch; unused rows are scratch.
+
+    `places` are the sequences' rows if these are not the first ones.
+    """
     table = np.full((rows, config.pages_per_seq), SCRATCH_PAGE, np.int32)
     for row, sequence in zip(places or range(rows), sequences, strict=False):
         table[row, : len(sequence.pages)] = sequence.pages
@@ -73,12 +77,12 @@ def pack_page_table(
 
 
 def pack_options(sequence: Sequence) -> SamplingRows:
-    """A request's sampling options as one device row."""
+    """Pack a request's sampling options as one device row."""
     sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)
     min_len = prompt_length + sampling.min_tokens
     return pack_sampling(sampling, sequence.seed, min_len, sequence.stop_ids)
 
 
 def _pack(value: Any, dtype: DTypeLike = np.int32) -> Any:
-    """NumPy stands in for device arrays until the runner sends them."""
+    """Make a NumPy array that stands in for a device array until the runner sends it."""
     return np.array(value, dtype)

@@ -1,8 +1,8 @@
-"""Whole pages out of the pools and back into them, as bytes.
+"""Copies of whole pages between the KV pools and byte arrays.
 
-A page on its way is one array of bytes, a part of it on each device: the rows of all pools, target
-and draft, one pool behind the other. Where several devices hold the same rows each carries its
-share of them, so that nothing travels or is kept twice; on the way back they gather the shares.
+A page in transfer is one byte array, sharded over the devices: the rows of all pools, target then
+draft. If several devices hold the same rows, each carries its part of them, so that nothing is
+transferred or stored twice. On the way back they gather the parts.
 """
 
 import math
@@ -15,14 +15,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jaxtyping import Array, Int, UInt8
 
 from eagle3_jax.cache import KVPool, KVPools, SplitPool, rows_and_scale, with_rows
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.mesh import DEVICES
 from eagle3_jax.speculative.state import DecodeState
 from pallas_kernels import gpu
 
 
 class Replicas(NamedTuple):
-    """Devices that hold the same rows of a pool: `number` of them, every `stride`-th."""
+    """`number` devices that hold the same rows of a pool, every `stride`-th."""
 
     number: int
     stride: int
@@ -31,7 +31,7 @@ class Replicas(NamedTuple):
 class CopyPrograms(NamedTuple):
     """save(pools, ids) -> COPIED_PAGES pages; load(pools, ids, pages) -> the pools, donated.
 
-    page_bytes: of a page on all devices. sharding: how a page lies on them.
+    `page_bytes` counts a page on all devices. `sharding` is that of a page.
     """
 
     save: Any
@@ -41,7 +41,7 @@ class CopyPrograms(NamedTuple):
 
 
 def compile_copies(state: DecodeState) -> CopyPrograms:
-    """The programs for a state of these shapes, as `shapes_of` gives them."""
+    """Compile the copy programs for a state of these shapes (`shapes_of`)."""
     pools, placed = state.target_pools + state.draft_pools, state.slots.seq_lens.sharding
     mesh = placed.mesh if isinstance(placed, NamedSharding) else None
     assert not isinstance(mesh, AbstractMesh), "shapes of a state lie on devices"
@@ -81,8 +81,10 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
 
 
 def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
-    """Who holds the same rows, by how the pool lies on the mesh. Of keys and values that devices
-    share a head of each carries all it has."""
+    """Return the devices with the same rows of a pool.
+
+    Of a shared KV head's keys and values each device carries all it has.
+    """
     stored, _ = rows_and_scale(pool)
     if mesh is None:
         return Replicas(1, 1)
@@ -96,7 +98,7 @@ def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
 
 
 def _page_bytes(pool: KVPool) -> int:
-    """Of a page of the pool that a device holds."""
+    """Return the bytes of a page of the pool on one device."""
     stored, _ = rows_and_scale(pool)
     return math.prod(stored.shape[1:]) * stored.dtype.itemsize
 
@@ -108,7 +110,7 @@ def _carried_bytes(pool: KVPool, replicas: Replicas) -> int:
 def _carried(
     pool: KVPool, ids: Int[Array, " pages"], replicas: Replicas
 ) -> UInt8[Array, "pages bytes"]:
-    """This device's share of these pages."""
+    """Return this device's part of these pages as bytes."""
     stored, _ = rows_and_scale(pool)
     rows = stored.at[ids].get(mode="promise_in_bounds")
     flat = lax.bitcast_convert_type(rows, jnp.uint8).reshape(len(ids), -1)
@@ -123,7 +125,7 @@ def _carried(
 def _with_carried(
     pool: KVPool, ids: Int[Array, " pages"], own: UInt8[Array, "pages bytes"], replicas: Replicas
 ) -> KVPool:
-    """The pool with these pages, of which each device brings its share."""
+    """Write pages to the pool, after gathering the parts of all devices."""
     stored, _ = rows_and_scale(pool)
     if replicas.number > 1:
         stride = replicas.stride

@@ -1,4 +1,4 @@
-"""Which row of a program is whose: every replica has as many, one replica's behind the other's."""
+"""Assignment of sequences to program rows: replica by replica, equally many rows each."""
 
 from collections import Counter
 from collections.abc import Sequence as Rows
@@ -7,12 +7,12 @@ from eagle3_jax.engine.sequence import Sequence
 
 
 def most_together(members: Rows[Sequence]) -> int:
-    """Of the sequences of one replica: what a batch must hold."""
+    """Return the largest number of sequences on one replica."""
     return max(Counter(member.replica for member in members).values(), default=0)
 
 
 def places(members: Rows[Sequence], batch: int) -> list[int]:
-    """The row of each sequence, in a program of `batch` rows a replica."""
+    """Return the row of each sequence in a program of `batch` rows per replica."""
     taken = Counter[int]()
     rows: list[int] = []
     for member in members:

@@ -1,4 +1,4 @@
-"""The names of the compiled programs, and which of them an engine has."""
+"""Names of compiled programs, and the programs that an engine has."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,11 +12,12 @@ from pallas_kernels.dispatch import prefer
 
 
 class ProgramKind(StrEnum):
-    """Lean, full and argmax: see eagle3_jax.speculative.variant. A scoring prefill is a full one
-    that gives logprobs of the prompt, too; propose and verify are the halves of a full round.
-    Encode makes features of images. The last three move pages between the cache and the host's
-    memory: the middle one, which has no program, brings them to the devices, where loading finds
-    them."""
+    """Kinds of programs. Lean, full and argmax: see eagle3_jax.speculative.variant.
+
+    A scoring prefill is a full one with prompt logprobs. Propose and verify are the halves of a
+    full round. Encoding makes image features. The last three move pages between cache and host
+    memory: staging, which has no program, brings them to the devices for loading.
+    """
 
     PREFILL = "prefill"
     FULL_PREFILL = "full prefill"
@@ -37,10 +38,10 @@ PAGE_COPIES = (ProgramKind.SAVE_PAGES, ProgramKind.STAGE_PAGES, ProgramKind.LOAD
 
 
 class Program(NamedTuple):
-    """A compiled program's name.
+    """Name of a compiled program.
 
-    batch: sequences of a round, patches that a device encodes; None for a prefill. widths: of a
-    whole round where the engine chooses k.
+    `batch` is the number of sequences of a round, or of patches that a device encodes; None for
+    prefills. `widths` are those of a whole round if the engine chooses k.
     """
 
     kind: ProgramKind
@@ -49,12 +50,12 @@ class Program(NamedTuple):
 
     @property
     def is_round(self) -> bool:
-        """Whether it takes slots and a page table, as rounds and their halves do."""
+        """True if it takes slots and a page table, as rounds and their halves do."""
         return self.batch is not None and self.kind is not ProgramKind.ENCODE
 
     @property
     def takes_controls(self) -> bool:
-        """Whether it is a prefill whose chunk brings a request's logit controls and mask."""
+        """True if it is a prefill whose chunk has logit controls and a mask."""
         return self.kind in (ProgramKind.FULL_PREFILL, ProgramKind.SCORING_PREFILL)
 
     def __str__(self) -> str:
@@ -65,7 +66,7 @@ class Program(NamedTuple):
 
 
 def has_argmax(config: EngineConfig) -> bool:
-    """Whether the engine has programs that choose tokens in the head's kernel."""
+    """Return whether the engine has programs that choose tokens in the head's kernel."""
     with prefer(config.kernels, config.xla_kernels):
         return chooses_in_kernel() and not (config.exact or config.method.needs_logits)
 
@@ -73,9 +74,9 @@ def has_argmax(config: EngineConfig) -> bool:
 def all_programs(
     config: EngineConfig, *, has_draft: bool, has_grammars: bool, image_sizes: Sequence[int] = ()
 ) -> list[Program]:
-    """Every program the engine will ever run; exact mode has one way to compute a row.
+    """List every program that the engine may run; exact mode has one way to compute a row.
 
-    image_sizes: in patches, of the arrays that images are packed into.
+    `image_sizes` are the array sizes, in patches, that images are packed into.
     """
     prefills = [ProgramKind.PREFILL, ProgramKind.FULL_PREFILL, ProgramKind.SCORING_PREFILL]
     rounds = [] if config.exact else [ProgramKind.ROUND]

@@ -1,5 +1,4 @@
-"""The host's side of the only seam between host and device: packs what requests need into
-program calls, makes them here and in peers, and reads what programs put out."""
+"""Host side of the device interface: packs sequences into program calls and reads outputs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.images.calls import divide
 from eagle3_jax.engine.images.layout import ImageLayout, NewImage
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES
+from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.engine.programs.choice import ProgramChoice
 from eagle3_jax.engine.programs.executor import Executor, Progress
 from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
@@ -40,8 +39,10 @@ from pallas_kernels.dispatch import candidates, prefer
 
 
 class Proposal(NamedTuple):
-    """The first half of a round under way: its slots and page table, and what it drafts, in one
-    dimension more where there are replicas."""
+    """A dispatched first half of a round: slots, page table and drafts.
+
+    With several replicas, arrays have a leading axis of replicas.
+    """
 
     batch: tuple[np.ndarray, np.ndarray]
     drafts: Drafts | Tree
@@ -61,7 +62,7 @@ class Runner:
         vision: VisionModel | None = None,
         images: ImageLayout | None = None,
     ):
-        """vision: encodes images, which lie as `images` says."""
+        """`vision` encodes images, whose layout is `images`."""
         self.config, self._images = config, images
         self._has_draft = draft is not None
         if config.method.tree and draft is None:
@@ -83,32 +84,29 @@ class Runner:
         self._choice = ProgramChoice(config)
 
     def compile(self, progress: Progress | None = None) -> None:
-        """Compiles every program, here and in peers; without this, each is compiled when it first
-        runs."""
+        """Compile every program, here and in peers; otherwise each compiles when it first runs."""
         self.executor.compile(progress)
         if self._peers:
             self._peers.await_compiled()
 
     def follow(self, messages: Iterable[bytes | Asked]) -> None:
-        """Makes the calls that another process's runner sends, until there are no more."""
+        """Run the calls of another process's runner until there are no more."""
         follow(self.executor, self._format.decode, messages)
 
     @property
     def built(self) -> Built:
-        """What a process that drives this one has to know."""
+        """Facts that a process driving this one must know."""
         config, executor = self.config, self.executor
         with prefer(config.kernels, config.xla_kernels):
             kernels = candidates("logits_argmax")[0]
         page_bytes = self.page_bytes if config.kv_offloading_bytes else 0
-        least = config.kv_offloading_least_tokens
         names = tuple(map(str, executor.programs))
-        return Built(config.num_pages, least, kernels, page_bytes, names)
+        return Built(config.num_pages, kernels, page_bytes, names)
 
     def prefill(self, chunks: Sequence[ChunkPlan], masks: Masks | None = None) -> ProgramOutput:
-        """Dispatches chunks, at most one a replica, behind the encoding of their new images;
-        returns their output, to be read later.
+        """Dispatch chunks, at most one per replica, after encoding their new images.
 
-        masks: of the tokens that prompts' last chunks sample, where grammars allow only some.
+        Returns their output for later reading. `masks` apply to tokens sampled after last chunks.
         """
         for chunk in chunks:
             if chunk.new_images:
@@ -123,7 +121,7 @@ class Runner:
         return self._dispatch(program, members, list(own), self._together(packed))
 
     def _packed(self, program: Program, chunk: ChunkPlan | None, masks: Masks) -> PrefillChunk:
-        """A replica's chunk, or one of nobody, as the program takes it."""
+        """Pack a replica's chunk, or a dummy chunk, for the program."""
         drafts = self.config.num_speculative_tokens if self._has_draft else 0
         packed = pack_chunk(chunk, self.config, drafts) if chunk else self._idle_chunk
         if not program.takes_controls:
@@ -135,8 +133,7 @@ class Runner:
         return replace(packed, logit_controls=controls, mask=masked)
 
     def _encode(self, new: Sequence[NewImage], replica: int) -> None:
-        """Dispatches the encoding of a replica's images into the rows that were given to them;
-        others encode nothing meanwhile."""
+        """Dispatch the encoding of a replica's images into their rows; other replicas idle."""
         assert self._images is not None, "an engine without vision has no images"
         for parts, size in divide(new, self._images, exact=self.config.exact):
             packed = {replica: self._images.pack(parts, size)}
@@ -145,12 +142,11 @@ class Runner:
             self._run(Program(ProgramKind.ENCODE, size), sent)
 
     def _together(self, each: Sequence[Any]) -> Any:
-        """What each replica is sent, as programs take it."""
+        """Combine the inputs of all replicas."""
         return each[0] if self._replicas == 1 else jax.tree.map(lambda *x: np.stack(x), *each)
 
     def round(self, members: Sequence[EngineSequence], drafts: int) -> ProgramOutput:
-        """Dispatches one round of `drafts` drafts over these sequences; returns its output, to be
-        read later.
+        """Dispatch one round of `drafts` drafts and return its output for later reading.
 
         Only an engine that chooses k has programs for more than one number of drafts.
         """
@@ -160,8 +156,7 @@ class Runner:
         return self._dispatch(program, members, rows, *self._batch(members, rows, program.batch))
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
-        """Dispatches the first half of a round over these sequences, with masks [rows, 1, words]
-        of the first drafts."""
+        """Dispatch the first half of a round, with masks [rows, 1, words] of the first drafts."""
         bucket = len(masks) // self._replicas
         batch = self._batch(members, places(members, bucket), bucket)
         if not self._has_draft:
@@ -179,10 +174,12 @@ class Runner:
         tree: HostTree,
         masks: np.ndarray,
     ) -> ProgramOutput:
-        """Dispatches the second half, with drafts as `read_drafts` gives them and masks
-        [rows, nodes, words]; returns its output."""
+        """Dispatch the second half of a round and return its output.
+
+        Drafts are those of `read_drafts`; masks are [rows, nodes, words].
+        """
         bucket = len(masks) // self._replicas
-        # NumPy stands in for device arrays until they are sent.
+        # NumPy arrays stand in for device arrays until they are sent.
         sent: Any = HostTree(*map(self._by_replica, tree))
         drafts = Tree(*sent) if self.config.method.tree else Drafts(sent.tokens[..., 1:])
         inputs = *proposal.batch, drafts, self._by_replica(masks)
@@ -192,57 +189,57 @@ class Runner:
 
     @property
     def page_bytes(self) -> int:
-        """Of a page of the cache in the host's memory, on all devices together."""
+        """Bytes of a cache page in host memory, over all devices."""
         return self.executor.pages.page_bytes
 
     @property
     def fingerprint(self) -> bytes:
-        """Of everything that a page's numbers depend on."""
+        """Fingerprint of everything that a page's values depend on."""
         return self.executor.page_fingerprint
 
     def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
-        """Dispatches copies of at most COPIED_PAGES pages as they are now to slots of the host."""
+        """Dispatch copies of up to COPIED_PAGES pages' present contents to host slots."""
         self._run(Program(ProgramKind.SAVE_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
 
     def stage_pages(self, slots: Sequence[int]) -> None:
-        """Begins to bring at most COPIED_PAGES slots to the devices."""
+        """Start copying up to COPIED_PAGES slots to the devices."""
         self._run(Program(ProgramKind.STAGE_PAGES), _slots(slots))
 
     def load_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
-        """Dispatches copies of staged slots into pages."""
+        """Dispatch copies of staged slots into pages."""
         self._run(Program(ProgramKind.LOAD_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
 
     def are_saved(self, slots: Sequence[int]) -> bool:
-        """Whether these slots hold their pages."""
+        """Return whether these slots hold their pages."""
         return self.executor.pages.are_saved(_slots(slots))
 
     def are_staged(self, slots: Sequence[int]) -> bool:
-        """Whether these slots have reached the devices."""
+        """Return whether these slots have arrived on the devices."""
         return self.executor.pages.are_staged(_slots(slots))
 
     def bytes_of(self, slot: int) -> np.ndarray:
-        """What a slot of this process's host holds, uint8[page_bytes]; any thread may ask."""
+        """Return the uint8[page_bytes] of a slot on this process's host. Thread-safe."""
         return self.executor.pages.bytes_of(slot)
 
     def fill(self, slot: int, data: np.ndarray) -> None:
-        """Puts a page into a slot of this process's host."""
+        """Write a page into a slot of this process's host."""
         self.executor.pages.fill(slot, data)
 
     @staticmethod
     def read_drafts(proposal: Proposal) -> HostTree:
-        """Waits for the drafts; the copy is the caller's to change."""
+        """Wait for the drafts; the caller may change the returned copy."""
         read = jax.device_get(proposal.drafts)
         rows = (x if x.ndim == 2 else np.concatenate(x) for x in jax.tree.leaves(read))
         ids, *parents = map(np.array, rows)
         return HostTree(ids, *parents) if parents else chains_as_trees(ids)
 
     def open_nodes(self, rows: int) -> np.ndarray:
-        """Masks [rows, nodes, words] of a round that allow every token."""
+        """Make masks [rows, nodes, words] of a round that allow every token."""
         nodes = self.config.method.verified_rows(self.config.num_speculative_tokens)
         return self.open_masks(rows, nodes)
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
-        """Masks [batch, rows, words] that allow every token."""
+        """Make masks [batch, rows, words] that allow every token."""
         return open_masks(self._vocab_size, batch, rows)
 
     read = staticmethod(read_output)
@@ -250,7 +247,7 @@ class Runner:
     def _batch(
         self, members: Sequence[EngineSequence], rows: Sequence[int], bucket: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and page table of these sequences, each in its row, padded to the bucket."""
+        """Return slots and page table with each sequence in its row, padded to the bucket."""
         size = bucket * self._replicas
         slots = np.full((size,), self.config.max_num_seqs, np.int32)
         slots[rows] = [sequence.slot for sequence in members]
@@ -258,7 +255,7 @@ class Runner:
         return self._by_replica(slots), self._by_replica(table)
 
     def _by_replica(self, rows: np.ndarray) -> np.ndarray:
-        """As programs take rows of all replicas."""
+        """Add the axis of replicas that programs expect."""
         return rows if self._replicas == 1 else rows.reshape(self._replicas, -1, *rows.shape[1:])
 
     def _dispatch(
@@ -268,7 +265,7 @@ class Runner:
         places: Sequence[int],
         *inputs: object,
     ) -> ProgramOutput:
-        """Dispatches a program; its logprobs are for those members who want some."""
+        """Dispatch a program; keep its logprobs if a member wants them."""
         rows, logprobs = self._run(program, *inputs)
         scores_prompt = program.kind is ProgramKind.SCORING_PREFILL
         asked = scores_prompt or any(sequence.wants_logprobs for sequence in members)
@@ -278,7 +275,7 @@ class Runner:
         return output
 
     def _run(self, program: Program, *inputs: object) -> tuple[Any, ...]:
-        """What the program returns besides the new state; peers get the call first."""
+        """Send the call to peers, run it here, and return its outputs besides the new state."""
         call = ProgramCall(program, inputs)
         if self._peers:
             self._peers.send(self._format.encode(call))
@@ -286,7 +283,7 @@ class Runner:
 
 
 def _padded(numbers: Sequence[int], nothing: int) -> np.ndarray:
-    """As many as a program copies."""
+    """Pad to the number of pages that a program copies."""
     return np.array([*numbers, *[nothing] * (COPIED_PAGES - len(numbers))], np.int32)
 
 

@@ -1,4 +1,4 @@
-"""A tree of drafts whose shape is data: its parents, and what follows from them."""
+"""Draft trees whose shape is data: parents, ancestors, depths and paths."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ from jaxtyping import Array, Bool, Int
 
 
 class Tree(NamedTuple):
-    """Nodes of each sequence's tree; node 0 is the root, the last token known.
+    """Nodes of each sequence's tree; node 0 is the root, the last known token.
 
-    tokens: int32, target ids. parents: int32, parents[i] < i, and 0 for the root itself.
+    `tokens` are target ids. parents[i] < i, and 0 for the root itself. Both are int32.
     """
 
     tokens: Int[Array, "batch nodes"]
@@ -18,24 +18,24 @@ class Tree(NamedTuple):
 
 
 class HostTree(NamedTuple):
-    """A Tree of NumPy arrays, whose tokens may be changed."""
+    """A Tree of NumPy arrays with mutable tokens."""
 
     tokens: np.ndarray
     parents: np.ndarray
 
 
 def chains_as_trees(draft_ids: np.ndarray) -> HostTree:
-    """The trees of chains [batch, k]; their root, which chains lack, is 0."""
+    """Convert chains [batch, k] to trees; their roots, which chains lack, are 0."""
     tokens = np.pad(draft_ids, ((0, 0), (1, 0)))
     parents = np.maximum(np.arange(tokens.shape[1], dtype=np.int32) - 1, 0)
     return HostTree(tokens, np.broadcast_to(parents, tokens.shape))
 
 
 class Nodes(NamedTuple):
-    """Where each node of a tree stands.
+    """Ancestors, depth and path of each node of a tree.
 
-    ancestors [b, i, j]: node j is node i or an ancestor of it. depths: steps from the root.
-    paths: the tokens from below the root to each node, itself included; 0 after them.
+    ancestors[b, i, j]: node j is node i or an ancestor of it. `depths` count steps from the root.
+    `paths` are the tokens from below the root to each node, inclusive, padded with 0.
     """
 
     ancestors: Bool[Array, "batch nodes nodes"]
@@ -44,7 +44,7 @@ class Nodes(NamedTuple):
 
 
 def place_nodes(tree: Tree, levels: int) -> Nodes:
-    """Follows the parents up, at most `levels` times."""
+    """Compute the nodes' places by following parents at most `levels` times."""
     ancestors = ancestors_of(tree.parents, levels)
     depths = ancestors.sum(axis=-1, dtype=jnp.int32) - 1
     on_path = ancestors[..., None] & (depths[:, None, :, None] == jnp.arange(1, levels + 1))
@@ -55,7 +55,7 @@ def place_nodes(tree: Tree, levels: int) -> Nodes:
 def ancestors_of(
     parents: Int[Array, "batch nodes"], levels: int
 ) -> Bool[Array, "batch nodes nodes"]:
-    """The tree's mask: own rows, and those of the parents' ancestors."""
+    """Return the tree mask: each node sees itself and its parent's ancestors."""
     nodes = parents.shape[1]
     own = jnp.broadcast_to(jnp.eye(nodes, dtype=bool), (*parents.shape, nodes))
     found = own

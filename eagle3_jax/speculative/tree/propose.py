@@ -1,10 +1,10 @@
-"""Draft a tree: expand the best topk nodes of each level, then keep the best nodes of all.
+"""Proposal of draft trees: expand the best topk nodes per level, then keep the best of all.
 
-The score of a child is the logarithm of its probability under softmax(processed log-probabilities +
-the target's noise), summed along its path. At temperature 0 there is no noise and this is EAGLE-2's
-rule (arXiv 2406.16858), which SGLang has. Above, it is the probability that the target picks the
-child if its own log-probabilities are the draft's plus independent Gumbel errors: what a draft must
-guess is no token of a distribution but the target's choice with noise that both know.
+A child's score is its log-probability under softmax(processed log-probabilities + the target's
+noise), summed along its path. At temperature 0 there is no noise, and this is the rule of EAGLE-2
+(arXiv 2406.16858) and SGLang. Above, it is the probability that the target picks the child if its
+log-probabilities are the draft's plus independent Gumbel errors. The draft predicts the target's
+choice under noise that both know, not a sample from a distribution.
 """
 
 from typing import NamedTuple
@@ -29,11 +29,11 @@ from eagle3_jax.vocabulary import best_pairs, column_ids
 
 
 class Frontier(NamedTuple):
-    """Nodes of one depth that are expanded.
+    """Nodes of one depth that are expanded together.
 
-    scores: of their paths. numbers: theirs among the candidates, counted from 1; 0 is the root.
-    paths: tokens from below the root to each, itself included. hidden: what the draft made of them.
-    ancestors: among the rows the draft has run for this tree, their own included.
+    `scores` are those of their paths. `numbers` count candidates from 1; 0 is the root. `paths` are
+    the tokens from below the root to each node, inclusive, `hidden` the draft's states. `ancestors`
+    masks the rows that the draft has run for this tree, including their own.
     """
 
     scores: Float[Array, "batch nodes"]
@@ -44,7 +44,7 @@ class Frontier(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Nodes that may be kept, level after level; parents by number."""
+    """Nodes that may be kept, in level order; parents are candidate numbers."""
 
     scores: Float[Array, "batch count"]
     tokens: Int[Array, "batch count"]
@@ -58,11 +58,10 @@ def propose_tree(
     shape: TreeShape,
     masks: UInt32[Array, "batch 1 words"] | None = None,
 ) -> tuple[Tree, KVPools]:
-    """Returns a tree of shape.num_draft_tokens nodes, as many levels deep as a chain has drafts,
-    and the draft's pools.
+    """Return a tree of `shape.num_draft_tokens` nodes and the draft's pools.
 
-    Each draft step runs the topk nodes of a level in slots of their own, under the tree's mask.
-    masks: of the root's children.
+    The tree has as many levels as a chain has drafts. Each draft step runs the topk nodes of a
+    level in slots of their own, under the tree mask. `masks` apply to the root's children.
     """
     rows, page_table, active = batch.rows, batch.page_table, batch.active
     hidden, pools = first_pass(draft, rows, pools, page_table, active)
@@ -106,7 +105,7 @@ def _expand(
     topk: int,
     masks: UInt32[Array, "batch nodes words"] | None = None,
 ) -> Candidates:
-    """The topk best children of each node."""
+    """Return the topk best children of each node."""
     rows, depth = batch.rows, frontier.paths.shape[-1]
     ids, axis = draft.target_ids, draft.vocab_axis
     positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)
@@ -127,9 +126,9 @@ def _expand(
 
 
 def _best_children(frontier: Frontier, found: Candidates, first_number: int, topk: int) -> Frontier:
-    """The topk best of the children found, whose numbers begin at first_number.
+    """Return the topk best children as the next frontier.
 
-    Their hidden states are still those of their parents.
+    Children are numbered from `first_number`. Their `hidden` is still that of their parents.
     """
     scores, best = lax.top_k(found.scores, topk)
     parents = (best // topk)[..., None]
@@ -157,7 +156,7 @@ def child_log_probs(
 ) -> Float[Array, "batch nodes vocab"]:
     """Log-probability, at most 0 and never NaN, that the target picks each child of each node.
 
-    The cuts hold for sampled requests alone: they leave a greedy one's choice as it is.
+    The cuts apply to sampled requests only, because they do not change a greedy choice.
     """
     ids = column_ids(logits.shape[-1], token_ids, axis)
     sampled = options.temperature > 0
@@ -171,9 +170,9 @@ def child_log_probs(
 
 
 def _keep_best(found: Candidates, root: Int[Array, "batch 1"], count: int) -> Tree:
-    """The tree of the `count` best candidates, the earlier of equals, in the order they were found.
+    """Build the tree of the `count` best candidates in order, the earlier of equals.
 
-    No child scores above its parent or comes before it, so that parents are kept with a child.
+    No child scores above its parent or comes before it, so a kept child's parents are kept too.
     """
     _, best = lax.top_k(found.scores, count)
     kept = jnp.sort(best, axis=1)

@@ -1,8 +1,8 @@
-"""One round with a tree of drafts: the chain's round, but that the accepted path's rows move.
+"""One round with a draft tree: a chain's round in which the accepted path's rows move.
 
-The target's KV of node i is written i slots past the committed rows and the path's rows are copied
-to where a chain would have written them, so that a round leaves the same state either way. A batch
-with a grammar runs the two halves as two programs, as chains do.
+The target's KV of node i is written i slots past the committed rows. The path's rows are copied to
+where a chain would have written them, so the resulting state is the same. A batch with a grammar
+runs the two halves as two programs, as chains do.
 """
 
 from dataclasses import replace
@@ -38,10 +38,10 @@ def tree_round(
     *,
     variant: Variant = Variant.LEAN,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """Advances the sequences in `slot_ids` by one verify of a tree with as many levels as drafts.
+    """Advance the sequences in `slot_ids` by one tree round, with as many levels as drafts.
 
-    It needs a draft. State, report and logprobs are those of `speculative_round`; a level counts as
-    one draft verified.
+    A draft is required. State, report and logprobs are those of `speculative_round`; each level
+    counts as one verified draft.
     """
     assert draft is not None, "the runner refuses trees without a draft"
     batch = slot_ids, page_table
@@ -59,8 +59,10 @@ def propose_tree_round(
     shape: TreeShape,
     variant: Variant = Variant.LEAN,
 ) -> tuple[DecodeState, Tree]:
-    """The draft's half: new draft KV and the trees. masks: of their roots' children; with them
-    paused rows go on, as in a chain's half."""
+    """Run the draft's half of a round: return new draft KV and the trees.
+
+    `masks` apply to the roots' children; with masks paused rows resume, as for chains.
+    """
     batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
     with jax.named_scope("propose"):
         tree, draft_pools = propose_tree(draft, batch, state.draft_pools, shape, masks)
@@ -78,8 +80,7 @@ def verify_tree_round(
     *,
     variant: Variant = Variant.LEAN,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """The target's half: verify, walk, commit. masks: what may come behind each node, only in a
-    full round."""
+    """Run the target's half of a round: verify, walk, commit. Only full rounds have `masks`."""
     batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
     with jax.named_scope("verify"):
         walked, aux_hidden, pools, logprobs = _target_nodes(
@@ -100,7 +101,7 @@ def _target_nodes(
     pools: KVPools,
     masks: UInt32[Array, "batch nodes words"] | None,
 ) -> tuple[Walk, Array, KVPools, Logprobs | None]:
-    """Runs all nodes through the target, each at its depth's position, and decides."""
+    """Run all nodes through the target, each at the position of its depth, and decide."""
     rows, logit_controls, axis = batch.rows, batch.logit_controls, target.vocab_axis
     nodes = place_nodes(tree, rows.verified_tokens.shape[1] - 1)
     positions = rows.seq_lens[:, None] + nodes.depths
@@ -132,12 +133,12 @@ def _target_nodes(
 def take_path(
     features: Float[Array, "batch nodes aux"], path: Int[Array, "batch width"]
 ) -> Float[Array, "batch width aux"]:
-    """The features of the path's nodes."""
+    """Return the features of the path's nodes."""
     return jnp.take_along_axis(features, path[..., None], axis=1)
 
 
 def _move_path(pools: KVPools, walked: Walk, batch: RoundBatch) -> KVPools:
-    """Copies the accepted nodes' rows to the slots of their positions."""
+    """Copy the accepted nodes' KV rows to the slots of their positions."""
     depths = jnp.arange(1, walked.path.shape[1])
     start = batch.rows.seq_lens[:, None]
     moves = (depths <= walked.result.num_accepted[:, None]) & batch.active[:, None]

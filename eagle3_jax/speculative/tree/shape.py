@@ -1,4 +1,4 @@
-"""The size of a tree of drafts, in SGLang's terms."""
+"""Size of draft trees, in SGLang's terms."""
 
 from typing import NamedTuple
 
@@ -7,24 +7,24 @@ MAX_DRAFT_TOKENS = 64
 
 
 class TreeShape(NamedTuple):
-    """What is fixed when a tree's programs are compiled; its parents are data.
+    """Size of a tree, static per program; its parents are data.
 
-    topk: children each expanded node gets, and nodes expanded a step. num_draft_tokens: nodes the
-    target verifies, the root among them.
+    Each step expands `topk` nodes to `topk` children each. The target verifies `num_draft_tokens`
+    nodes, including the root.
     """
 
     topk: int
     num_draft_tokens: int
 
     def scratch_rows(self, levels: int) -> int:
-        """KV rows past the committed ones that a round with so many levels writes."""
+        """KV rows past the committed ones that a round with this many levels writes."""
         return max(self.num_draft_tokens, (levels - 1) * self.topk)
 
 
 def tree_shape(topk: int, num_draft_tokens: int | None, levels: int) -> TreeShape | None:
-    """The tree of so many levels below its root; None, a chain, where topk is 1.
+    """Return the shape of trees with `levels` levels below the root, or None (chains) if topk is 1.
 
-    Raises ValueError for a size there can't be.
+    Raises ValueError for an impossible size.
     """
     if not 1 <= topk <= MAX_EAGLE_TOPK:
         raise ValueError(f"eagle_topk must be 1..{MAX_EAGLE_TOPK}; got {topk}")

@@ -1,7 +1,7 @@
-"""Decide which path of a tree the target would have taken itself. No model, no cache.
+"""Verification of a tree: the path that the target would have taken itself.
 
-At each node the target's own choice, made with the noise of the position, selects the child with
-that token. So what is emitted depends on the target alone, whatever the tree.
+The target's choice at each node, made with the position's noise, selects the child with that token.
+The output therefore depends on the target alone, whatever the tree.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts, settle
 
 
 class Walk(NamedTuple):
-    """result: what a chain's verify gives; path: the nodes of its rows, root first.
+    """A chain's verify result, and the nodes of its rows along the accepted path, root first.
 
-    Past the accepted ones the last node is repeated.
+    Past the accepted ones `path` repeats the last node.
     """
 
     result: VerifyResult
@@ -33,11 +33,11 @@ def walk(
     rows: SlotRows,
     axis: Axis = None,
 ) -> Walk:
-    """Samples every node from the target and follows its choices from the root.
+    """Sample every node from the target and follow its choices from the root.
 
-    Row i's logits decide position n + 1 + depths[i]. Paths end where no child has the token chosen,
-    at the depth of the last draft that is valid, and before a token at which the row pauses. axis:
-    over which the logits are split (eagle3_jax.vocabulary).
+    The logits of node i decide position n + 1 + depths[i]. A path ends if no child has the chosen
+    token, at the depth of the last valid draft, and before a token at which the row pauses. `axis`
+    splits the logits (eagle3_jax.vocabulary).
     """
     chosen = sample(logits, rows.seq_lens[:, None] + 1 + depths, rows.options, axis=axis)
     node = jnp.zeros((depths.shape[0], 1), jnp.int32)

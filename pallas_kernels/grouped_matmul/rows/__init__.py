@@ -1,1 +1,1 @@
-"""What the experts multiply with their weights: rows, quantised where the format says so."""
+"""Rows that the experts multiply with their weights, quantised if the format says so."""

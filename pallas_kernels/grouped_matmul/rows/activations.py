@@ -1,4 +1,4 @@
-"""Rows as a format's kernels multiply them."""
+"""Conversion of rows to the form that a format's kernels multiply."""
 
 from jaxtyping import Array, Float
 
@@ -12,9 +12,9 @@ from pallas_kernels.tile_product import Operand
 
 
 def activations(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> Operand:
-    """Values and scales; what has no matrix instruction of its own stays in x's dtype.
+    """Return values and scales of rows for kernels of `format`.
 
-    Float8 and MXFP4 values are exact in bfloat16.
+    Formats without a matrix instruction keep x's dtype, in which float8 and MXFP4 values are exact.
     """
     kernel = row_kernel(x, format)
     if kernel is not None:
@@ -26,7 +26,7 @@ def activations(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> O
 
 
 def row_kernel(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> RowKernel | None:
-    """What makes them, where a kernel does."""
+    """Return the kernel that quantises the rows, or None if no kernel does."""
     rows, inputs = x.shape
     if format is None or format.activations == "none":
         return None
@@ -36,6 +36,6 @@ def row_kernel(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> Ro
         return mxfp4_rows(rows, inputs, x.dtype)
     if format.weights == "int4_channel":
         return None
-    # Zeros behind the last input: Pallas cannot mask loads of e4m3fnuz.
+    # Pad with zeros: Pallas cannot mask loads of e4m3fnuz.
     width = inputs + -inputs % BLOCK
     return fp8_rows(rows, inputs, grouped=format.activations == "fp8_group", width=width)

@@ -1,7 +1,7 @@
-"""Rows that a program quantises itself, each with one scale, before it multiplies them.
+"""Quantisation of rows inside the product kernel, with one scale for each row.
 
-The largest of a row is known after it was read once, so it is read twice. A program of the experts'
-second product reads a few rows and many times their weights, and a launch is saved.
+A row's largest magnitude needs a first pass, so rows are read twice. In the experts' second
+product, rows are few compared with weights, and this saves a launch.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from pallas_kernels.grouped_matmul.rows.quantize import largest_of, to_int8
 from pallas_kernels.quantized import QuantFormat
 
 Quantise = Callable[..., tuple[Array, Array]]
-"""float32 [rows, depth] and `largest` [rows] of the whole rows, to values and scales."""
+"""Quantises float32 [rows, depth] to values and scales; `largest` [rows] is of the whole rows."""
 
 
 def in_passing(format: QuantFormat | None) -> Quantise | None:
-    """What quantises rows for weights in this format, where the kernel can."""
+    """Return the function that quantises rows for this format in the kernel, or None."""
     if format is None:
         return None
     if format.activations == "int8_token":
@@ -31,7 +31,7 @@ def in_passing(format: QuantFormat | None) -> Quantise | None:
 
 
 def largest_of_rows(load_step: Callable[[Any], Array], steps: int, rows: int) -> Array:
-    """Over all steps of the rows."""
+    """Return the largest magnitude of each row over all steps."""
 
     def add(index: Array, largest: Array) -> Array:
         return jnp.maximum(largest, largest_of(load_step(index).astype(jnp.float32)))

@@ -1,4 +1,4 @@
-"""Rows to int8 or MXFP4 in one launch, a program a row; XLA would need two and read twice."""
+"""Quantisation of rows to int8 or MXFP4 in one launch; XLA would take two and read twice."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from pallas_kernels.row_kernel import RowKernel
 from pallas_kernels.triton import load, store
 
 _INTEGERS, _INTEGERS_BITS = 1.5 * 2**23, 0x4B400000
-"""float32 as far from it as 2^22 are integers, and its bits."""
+"""float32 numbers within 2^22 of _INTEGERS are integers; the second constant is its bits."""
 
 
 def int8_rows(rows: int, inputs: int) -> RowKernel:
-    """`quantized.activations.int8_per_token`: int8 [rows, inputs], float32 [rows]."""
+    """Kernel of `quantized.activations.int8_per_token`: int8 [rows, inputs], float32 [rows]."""
     values = jax.ShapeDtypeStruct((rows, inputs), jnp.int8)
     return RowKernel(
         "quantize_int8", _int8_kernel, (values, jax.ShapeDtypeStruct((rows,), jnp.float32))
@@ -28,13 +28,14 @@ def int8_rows(rows: int, inputs: int) -> RowKernel:
 
 
 def mxfp4_rows(rows: int, inputs: int, dtype: DTypeLike) -> RowKernel:
-    """`quantized.activations.mxfp4_packed`: uint8 [rows, inputs / 2] and [rows, inputs / 32]; on a
-    GPU that does not multiply these, what they mean in this dtype and no scales."""
+    """Return the kernel of `quantized.activations.mxfp4_packed`: uint8 [rows, inputs / 2] and
+    [rows, inputs / 32]. On a GPU that does not multiply MXFP4, it makes dequantised values in
+    `dtype` and no scales."""
     return RowKernel("quantize_mxfp4", _mxfp4_kernel, mxfp4_shapes(rows, inputs, dtype))
 
 
 def mxfp4_shapes(rows: int, inputs: int, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Values and, if there are any, scales."""
+    """Return the shapes of values and, if there are any, of scales."""
     if not gpu.current().scaled_dot:
         return (jax.ShapeDtypeStruct((rows, inputs), dtype),)
     return (
@@ -44,10 +45,8 @@ def mxfp4_shapes(rows: int, inputs: int, dtype: DTypeLike) -> tuple[jax.ShapeDty
 
 
 def to_mxfp4(wide: Array) -> tuple[Array, ...]:
-    """Inside a kernel: float32 [rows, inputs] as `mxfp4_shapes` has them, whole groups each.
-
-    A group with NaN or infinity has the scale NaN.
-    """
+    """Quantise float32 [rows, inputs] inside a kernel, in whole groups, to `mxfp4_shapes`. A group
+    with NaN or infinity has a NaN scale."""
     groups = wide.reshape(wide.shape[0], -1, GROUP)
     largest = largest_of(groups)
     bits = jax.lax.bitcast_convert_type(largest, jnp.int32) + ROUND_TO_EVEN_EXPONENT
@@ -64,7 +63,7 @@ def to_mxfp4(wide: Array) -> tuple[Array, ...]:
 
 
 def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
-    """Inside a kernel: float32 [rows, inputs] with these largest magnitudes as int8 and scales."""
+    """Quantise float32 [rows, inputs] to int8 and scales in a kernel; largest: magnitudes."""
     factor = largest * (1 / INT8_MAX)
     exact = wide / jnp.where(factor > 0, factor, 1)[:, None]
     rounded = _round(jnp.clip(exact, -INT8_MAX, INT8_MAX)).astype(jnp.int8)
@@ -72,9 +71,9 @@ def to_int8(wide: Array, largest: Array) -> tuple[Array, Array]:
 
 
 def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
-    """A row in int8 with one scale.
+    """Kernel body: a row in int8 with one scale.
 
-    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory's
+    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory
     bandwidth. Units: values * scale is the row, a float32 scale.
     """
     place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
@@ -86,9 +85,9 @@ def _int8_kernel(x: Any, values: Any, scale: Any) -> None:
 
 
 def _mxfp4_kernel(x: Any, *out: Any) -> None:
-    """A row in MXFP4, or what that means.
+    """Kernel body: a row in MXFP4, or its dequantised values.
 
-    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory's
+    Grid: rows. Blocks: [inputs] padded to a power of two, all of it in registers. Limit: memory
     bandwidth. Units: two e2m1 values a byte, an e8m0 byte for each 32 of them.
     """
     place = jnp.arange(pl.next_power_of_2(x.shape[0]))[None, :]
@@ -99,22 +98,23 @@ def _mxfp4_kernel(x: Any, *out: Any) -> None:
 
 
 def largest_of(x: Array) -> Array:
-    """Of the magnitudes along the last axis; a GPU's maximum passes over NaN, this one does not."""
+    """Return the largest magnitude along the last axis, or NaN: a GPU's maximum ignores NaN."""
     magnitude = jnp.abs(x)
     return jnp.max(jnp.where(magnitude < jnp.inf, magnitude, jnp.inf), axis=-1)
 
 
 def _round(x: Array) -> Array:
-    """int32, ties to even, of magnitudes below 2^22; Pallas's Triton backend has no such operation.
+    """Round to int32, ties to even, for magnitudes below 2^22.
 
-    A sum near `_INTEGERS` is rounded like that, and its last bits are the integer.
+    Pallas's Triton backend has no such operation. A sum near `_INTEGERS` is rounded that way, and
+    its last bits are the integer.
     """
     bits = jax.lax.bitcast_convert_type(x + _INTEGERS, jnp.int32)
     return bits - _INTEGERS_BITS
 
 
 def _e2m1_code(x: Array) -> Array:
-    """int32: sign, two bits of exponent, one of mantissa; ties to the even mantissa."""
+    """Return e2m1 codes as int32: sign, two exponent bits, a mantissa bit; ties to even."""
     magnitude = jnp.minimum(jnp.abs(x), E2M1_MAX)
     halves = _round(magnitude * 2)
     ones, twos = _round(magnitude) + 2, _round(magnitude / 2) + 4

@@ -1,1 +1,1 @@
-"""The socket side of the server: who is accepted, how long a client may take, how it ends."""
+"""The socket side of the server: accepting, connection timeouts, TLS and shutdown."""

@@ -1,7 +1,7 @@
-"""Accepts connections, never more than there are descriptors for.
+"""Accepts connections, never more than file descriptors allow.
 
-asyncio accepts whatever comes until descriptors run out, and then tries again without rest. Every
-connection is one, and a process may have only so many.
+asyncio accepts connections until descriptors run out and then retries in a busy loop. Every
+connection takes one descriptor, of which a process has a limited number.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from serve.asgi.listening.connection import Waiting
 
 logger = logging.getLogger(__name__)
 MOST = 65_536
-"""More descriptors are of no use here, and some libraries walk through all that there may be."""
+"""Descriptor limit. More would be useless here, and some libraries iterate over all of them."""
 BACKLOG = 2048
-"""Connections that the kernel holds until they are accepted."""
+"""Connections that the kernel queues before they are accepted."""
 GRACE_S = 0.2
-"""For the request of a connection to arrive, before another one may take its place."""
+"""Time for the first request of a connection before another connection may replace it."""
 HANDSHAKE_S = 10.0
 LOOK_S = 0.01
 RETRY_S = 1.0
 
 
 def raise_limit() -> None:
-    """Raises the soft limit to the hard one."""
+    """Raise the soft limit of file descriptors to the hard limit, or to MOST."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -36,10 +36,10 @@ def raise_limit() -> None:
 
 
 def room_for_connections() -> int:
-    """How many connections the process may have besides what it has open, and a quarter of all for
-    what it will open.
+    """Return how many connections the process may have.
 
-    Raises OSError where that is none.
+    Open descriptors, and a quarter of the limit for later ones, are left out. Raises OSError if
+    that leaves no room.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MOST if soft == resource.RLIM_INFINITY else soft
@@ -61,11 +61,10 @@ async def accept(
     make_protocol: Callable[[], asyncio.Protocol],
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Accepts connections for ever, as long as fewer than `limit` are opened; with `tls` encrypted
-    ones, whose handshakes nobody else waits for.
+    """Accept connections forever, while fewer than `limit` are open.
 
-    Where one more comes, the one that has waited longest for a request gives way; where all have
-    requests, the new one waits, and those behind it.
+    A connection over the limit replaces the one that has waited longest for a request. If all have
+    requests, it waits, and so do later ones. TLS handshakes run concurrently.
     """
     listener.setblocking(False)
     listener.listen(BACKLOG)
@@ -102,7 +101,7 @@ async def _connect(
     tls: ssl.SSLContext | None,
 ) -> None:
     limit = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_S}
-    with suppress(OSError):  # It is gone already, or speaks no TLS.
+    with suppress(OSError):  # The client is gone already, or does not speak TLS.
         await asyncio.get_running_loop().connect_accepted_socket(make_protocol, accepted, **limit)
 
 

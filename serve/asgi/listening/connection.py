@@ -1,4 +1,4 @@
-"""HTTP connections that don't wait for ever for a client, and answer it as long as it reads."""
+"""HTTP connections with timeouts for slow clients, and complete answers to half-closed ones."""
 
 import asyncio
 import json
@@ -11,27 +11,27 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from serve.asgi.errors import ApiError
 
 LINGER_S = 2.0
-"""How long what a client still sends behind a malformed request is thrown away: hung up on at once,
-it would meet a connection that was reset, not its answer."""
+"""Time for which input after a malformed request is discarded. If the connection closed at once,
+the client would find it reset and not its answer."""
 PROBE_S = 0.5
 INTERIM = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 
 Waiting = dict[H11Protocol, float]
-"""Connections without a request, and since when on the loop's clock; the longest first."""
+"""Connections without a request, and the loop time since then. The longest wait comes first."""
 
 
 LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class OneLength(h11.Connection):
-    """HTTP/1.1, without requests that state the length of their body in two ways.
+    """HTTP/1.1 parser that rejects requests with both Content-Length and Transfer-Encoding.
 
-    A proxy in front may believe the other one (RFC 9112, 6.1), and take a part of the body for the
+    A proxy in front may trust the other header (RFC 9112, 6.1) and take a part of the body for the
     next request.
     """
 
     def next_event(self) -> Any:
-        """Return the next event; RemoteProtocolError for such a request."""
+        """Return the next event. Raises RemoteProtocolError for such a request."""
         event = super().next_event()
         if isinstance(event, h11.Request) and LENGTHS <= {name for name, _ in event.headers}:
             raise h11.RemoteProtocolError("Content-Length comes with Transfer-Encoding: send one")
@@ -39,13 +39,15 @@ class OneLength(h11.Connection):
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection, closed when the head of a request takes longer than `timeout_s` to
-    arrive, or the client reads nothing of its answer for as long.
+    """uvicorn's connection with timeouts for slow clients.
 
-    uvicorn itself waits for both as long as the connection lives. Besides, a client that has ended
-    its own side gets its answer, and what is no HTTP gets an error in OpenAI's form.
+    It closes if the head of a request takes longer than `timeout_s` to arrive, or if the client
+    reads nothing of its answer for as long; uvicorn waits indefinitely for both. A client that has
+    closed its sending side still gets its answer, and malformed HTTP gets an error in OpenAI's
+    format.
 
-    waiting: is kept up to date with the connections of this class.
+    Attributes:
+        waiting: shared by the connections of a server, which keep it up to date.
     """
 
     timeout_s: float
@@ -63,7 +65,7 @@ class TimedConnection(H11Protocol):
             self._note_request()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the other direction stays open: for the answer to a whole request."""
+        """Return whether to keep the sending side open, for the answer to a complete request."""
         if "linger" in self._timers or self.transport.is_closing():
             return False
         if not self._answering:
@@ -75,17 +77,17 @@ class TimedConnection(H11Protocol):
             return False
         self.cycle.keep_alive = False
         self._probe(PROBE_S)
-        return self.scheme == "http"  # TLS has no half of a connection.
+        return self.scheme == "http"  # TLS cannot be half-closed.
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._note_request()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP; called while h11's error is handled."""
+        """Answer malformed HTTP. Called while h11's error is handled."""
         error = sys.exc_info()[1]
         head_too_large = isinstance(error, h11.ProtocolError) and error.error_status_hint == 431
-        # What h11 quotes of the request is left out: it may be long.
+        # Drop the part of the request that h11 quotes: it may be long.
         reason = str(error or msg).partition(": bytearray")[0]
         self._refuse(431 if head_too_large else 400, f"this is not HTTP/1.1: {reason}")
         self._timers["linger"] = self.loop.call_later(LINGER_S, self.transport.abort)
@@ -109,8 +111,7 @@ class TimedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _note_request(self) -> None:
-        """Times the head. Between requests uvicorn's keep-alive has its own time; this one
-        begins with data."""
+        """Update `waiting` and the timer of the head, which starts with its first byte."""
         if self._answering or self.transport.is_closing():
             self.waiting.pop(self, None)
         else:
@@ -122,8 +123,10 @@ class TimedConnection(H11Protocol):
             self._timers["head"] = self.loop.call_later(self.timeout_s, self.transport.abort)
 
     def _probe(self, delay_s: float) -> None:
-        """Finds out whether a client that sends no more has gone, which shows only in sending: it
-        gets an interim response that means nothing, each twice as late as the one before."""
+        """Send interim responses, at doubling intervals, to a client that sends no more.
+
+        Only sending shows that a client is gone. The interim responses have no meaning.
+        """
         self._timers["probe"] = self.loop.call_later(delay_s, self._send_probe, delay_s)
 
     def _send_probe(self, delay_s: float) -> None:
@@ -133,7 +136,7 @@ class TimedConnection(H11Protocol):
                 self._probe(2 * delay_s)
 
     def _refuse(self, status: int, message: str) -> None:
-        """The last answer of this connection, if none has begun."""
+        """Send the last answer of this connection, unless an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(ApiError(status, message, code="invalid_http").body()).encode()
             headers = [("Content-Type", "application/json"), ("Connection", "close")]
@@ -151,6 +154,6 @@ class TimedConnection(H11Protocol):
 
 
 def timed_connection(timeout_s: float, waiting: Waiting) -> type[TimedConnection]:
-    """The class of a server's connections."""
+    """Return the connection class of one server."""
     shared = {"timeout_s": timeout_s, "waiting": waiting}
     return type("TimedConnection", (TimedConnection,), shared)

@@ -25,16 +25,16 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONNECTION_TIMEOUT_S = 5
 LINGER_S = 1.0
-"""After the engine's death, for probes and clients to see it before the process ends."""
+"""Time after the engine's death for probes and clients to see it before the process ends."""
 GIVE_UP_S = 8.0
 ABORT_S = 1.0
-"""For answers that were aborted to reach their clients."""
+"""Time for aborted answers to reach their clients."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that doesn't listen yet, so that a taken port is known before weights load.
+    """Return a bound socket that does not listen yet: a taken port shows before weights load.
 
-    Raises OSError when the address can't be had.
+    Raises OSError if the address is not available.
     """
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def exposure(address: socket.socket, api_keys: Collection[str]) -> str | None:
-    """What to say of a bound address that others reach without a key, if it is one."""
+    """Return a warning if other machines reach the bound address without a key, else None."""
     host = address.getsockname()[0]
     if api_keys or ipaddress.ip_address(host).is_loopback:
         return None
@@ -56,10 +56,10 @@ def exposure(address: socket.socket, api_keys: Collection[str]) -> str | None:
 
 
 class GracefulServer(uvicorn.Server):
-    """On the first signal refuses new requests and drains; at the deadline aborts what is left.
+    """uvicorn server that drains on the first signal and aborts what is left at the deadline.
 
-    A second signal ends the process at once. uvicorn alone would stop listening first and then
-    die of the signal; here clients are asked to come back, and the exit status is 0.
+    A second signal ends the process at once. uvicorn alone would stop listening first and then die
+    of the signal. Here new requests get 503 with Retry-After, and the exit status is 0.
     """
 
     def __init__(
@@ -93,12 +93,11 @@ class GracefulServer(uvicorn.Server):
 
     @property
     def exit_status(self) -> int:
-        """What the process should end with: 1 when the engine is dead, so that it is restarted;
-        128 + n when signal n came before it was ready."""
+        """Exit status: 1 if the engine died, so that it is restarted; 128 + n for early signals."""
         return 1 if self._engine.state == "dead" else self._never_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts the application, and accepts connections in a way of its own."""
+        """Start the application, and accept connections with `accept` in place of uvicorn."""
         await super().startup(sockets=[])
 
         def make_protocol() -> asyncio.Protocol:
@@ -112,14 +111,14 @@ class GracefulServer(uvicorn.Server):
             self._accepting.append(asyncio.create_task(accepting))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accepts no more, lets connections end and stops the application."""
+        """Stop accepting, let connections end and stop the application."""
         for task in self._accepting:
             task.cancel()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Replaces uvicorn's handlers for the time it serves; the engine's death ends that too."""
+        """Replace uvicorn's signal handlers while it serves, and stop when the engine dies."""
         loop = asyncio.get_running_loop()
         # nohup ignores SIGHUP so that the process outlives its terminal.
         ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
@@ -135,7 +134,7 @@ class GracefulServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def on_signal(self, number: int) -> None:
-        """Starts the drain, or ends the process when it is already under way."""
+        """Start the drain, or end the process if it has started already."""
         if self._draining is not None:
             os._exit(128 + number)
         if self._engine.state == "starting":
@@ -144,12 +143,12 @@ class GracefulServer(uvicorn.Server):
         self.drain()
 
     def drain(self) -> None:
-        """Starts the drain if it is not under way."""
+        """Start the drain unless it has started already."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
 
     def give_up(self, reason: str) -> None:
-        """Declares the engine dead, and ends with status 1 within GIVE_UP_S, whatever hangs."""
+        """Declare the engine dead and exit with status 1 within GIVE_UP_S, whatever hangs."""
         self._engine.fail(reason)
         deadline = threading.Timer(GIVE_UP_S, os._exit, (1,))
         deadline.daemon = True
@@ -174,10 +173,10 @@ class GracefulServer(uvicorn.Server):
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Runs the event loop until `work` is done.
+    """Run the event loop until `work` is done.
 
-    Unlike asyncio.run it then leaves threads alone: one may tokenise for minutes for a client that
-    nobody answers any more. Whoever calls ends the process with `leave`, which waits for none.
+    Unlike asyncio.run it does not join threads: one may tokenise for minutes for a disconnected
+    client. The caller ends the process with `leave`, which does not join threads either.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -185,7 +184,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 def do_within(seconds: float, work: Callable[[], object]) -> None:
-    """Does the work, or leaves it to a thread that nobody waits for when it takes longer."""
+    """Run the work in a daemon thread and wait for it at most `seconds`."""
     working = threading.Thread(target=work, daemon=True)
     working.start()
     working.join(seconds)

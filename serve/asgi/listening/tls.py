@@ -1,4 +1,4 @@
-"""HTTPS: the certificate of the server, and those of its clients."""
+"""HTTPS: the certificate of the server, and the verification of client certificates."""
 
 import ssl
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import NoReturn
 def tls_context(
     certfile: Path, keyfile: Path | None, ca_certs: Path | None, cert_reqs: int
 ) -> ssl.SSLContext:
-    """What connections are encrypted by. Raises OSError, naming the file, for one of no use."""
+    """Return the TLS context. Raises OSError that names the file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
     read = certfile
@@ -25,5 +25,5 @@ def tls_context(
 
 
 def _refuse_password() -> NoReturn:
-    """Without this the library would ask the terminal."""
+    """Refuse encrypted keys: the library would otherwise prompt on the terminal."""
     raise ValueError("the key is encrypted; give one that is not")

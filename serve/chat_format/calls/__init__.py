@@ -1,1 +1,1 @@
-"""Calls of tools as a conversation tells them again."""
+"""Tool calls in the history of a conversation."""

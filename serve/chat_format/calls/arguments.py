@@ -1,4 +1,4 @@
-"""The arguments of a tool call as an object, whatever text the model or the client wrote."""
+"""Parses the arguments of a tool call to an object, whatever text the model or client wrote."""
 
 import json
 import math
@@ -7,20 +7,19 @@ from itertools import chain
 from typing import Any, NoReturn
 
 MOST_DEPTH = 256
-"""Levels of lists and objects that a template is given. Python's stack has room for about 490 where
-special texts in them are broken."""
+"""Maximum nesting that a template gets. Python's stack suffices for about 490 levels when special
+tokens in them are broken up."""
 INVALID = "INVALID_JSON"
-"""Key of a text that is no JSON object; Anthropic's guide for fine-grained streaming names it."""
+"""Key for a text that is not a JSON object, from Anthropic's guide to fine-grained streaming."""
 
 
 def read_arguments(arguments: Any) -> dict[str, Any]:
     """Return the arguments of a call as an object.
 
-    Raw control characters inside strings are accepted, and a text that was encoded more than once
-    is decoded as often. No arguments and null are an empty object. Everything else becomes
-    `{INVALID: text}`: a call that was cut, a list, a number, NaN, text behind the object, an object
-    above MOST_DEPTH. Nothing that the model wrote is lost, and no call that it made can end the
-    conversation.
+    Raw control characters in strings are accepted, and a text that was encoded several times is
+    decoded as often. No arguments and null are an empty object. Everything else becomes
+    `{INVALID: text}`: a truncated call, a list, a number, NaN, text after the object, an object
+    above MOST_DEPTH. No text of the model is lost, and no call can make a conversation fail.
     """
     read = arguments
     if not isinstance(arguments, dict):
@@ -51,7 +50,7 @@ def text_of(arguments: Any) -> str:
         return arguments
     try:
         return json.dumps(arguments, ensure_ascii=False)
-    except RecursionError:  # The body was read with more room on the stack; a thread has it all.
+    except RecursionError:  # The body was parsed with more free stack. A thread has all of it.
         written: list[str] = []
         write = json.JSONEncoder(ensure_ascii=False).encode
         thread = threading.Thread(target=lambda: written.append(write(arguments)))
@@ -67,7 +66,7 @@ def written_arguments(arguments: dict[str, Any]) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """Return the JSON text inside a JSON string, inside another one and so on."""
+    """Return the JSON text inside a JSON string, which may be nested in further ones."""
     while text.lstrip().startswith('"'):
         try:
             text = _READER.decode(text.strip())

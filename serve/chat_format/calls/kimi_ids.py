@@ -1,7 +1,7 @@
-"""The ids of tool calls as Kimi knows them: `functions.NAME:INDEX`.
+"""Converts tool call ids to Kimi's: `functions.NAME:INDEX`.
 
-Kimi's chat template shows a call and its result by the id alone, so an id of another form hides
-which function was called. INDEX counts the calls of a conversation from 0.
+Kimi's chat template shows a call and its result by the id alone, so that another id hides the name
+of the function. INDEX counts the calls of a conversation from 0.
 """
 
 import re
@@ -14,15 +14,14 @@ KNOWN = re.compile(r"functions\.(.+):(0|[1-9][0-9]{0,5})", re.DOTALL)
 
 
 def with_known_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with the ids that Kimi would have given, in calls and results alike.
+    """Return the messages with the ids that Kimi would have given, in calls and results.
 
-    An id stays if it has Kimi's form, names the function that was called, and its INDEX is above
-    those before it. Every other call gets the next INDEX. So an id depends on nothing behind it,
-    and the prompt of a conversation that grows stays a prefix of the next one. Results that the
-    client sent without an id belong, in order, to the calls of the last turn that have no result.
+    An id stays if it has Kimi's form, names the called function, and its INDEX is above those
+    before it. Every other call gets the next INDEX. An id thus depends on nothing after it, and the
+    prompt of a growing conversation stays a prefix of the next one. Results without an id belong,
+    in order, to the calls of the last turn that have no result.
 
-    Raises:
-        ValueError: There are more results without an id than such calls, or fewer.
+    Raises ValueError if there are more or fewer results without an id than such calls.
     """
     ids = _Ids()
     runs = groupby(messages, key=lambda message: message["role"] == "tool")
@@ -36,13 +35,13 @@ class _Ids:
     def __init__(self) -> None:
         self._next = 0
         self._waiting: dict[str, deque[str]] = {}
-        """By the id that the client sent: the known ids of the last turn with calls of that id,
-        in order. The last one is never removed, so that a second result finds it too."""
+        """Maps the client's id to Kimi's ids of the last turn with calls of that id, in order. The
+        last one is never removed, so that a second result finds it too."""
         self._unanswered: list[str] = []
-        """The known ids of the last turn with calls that no result has had."""
+        """Kimi's ids of the last turn with calls that have no result yet."""
 
     def turn(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message that is no result with known ids in its calls."""
+        """Return a message other than a result, with Kimi's ids in its calls."""
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             waiting: dict[str, deque[str]] = {}
@@ -53,7 +52,7 @@ class _Ids:
         return message
 
     def results(self, run: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return results that stand side by side with known ids."""
+        """Return consecutive results with Kimi's ids."""
         told = [self._result(message) if message.get(ID) else message for message in run]
         unnamed = sum(not message.get(ID) for message in run)
         if unnamed and unnamed != len(self._unanswered):

@@ -1,4 +1,4 @@
-"""A seeded synthetic chat corpus: five categories, each with a held-out split by problem."""
+"""A seeded synthetic chat corpus of five categories, each with a held-out split by problem."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ _MODULES = {
     "facts": facts,
 }
 CATEGORIES = tuple(_MODULES)
-SHARES = (8, 7, 1, 2, 2)  # how often each category appears in the mixture
+SHARES = (8, 7, 1, 2, 2)  # relative frequency of each category in the mixture
 
 
 def conversations(category: str, split: str, seed: int) -> Iterator[Conversation]:
-    """Endless conversations of one category, the same for the same arguments everywhere.
+    """Yield endless conversations of one category, equal for equal arguments on every machine.
 
-    Every problem of a "train" conversation is a train problem, every one of a "held_out"
-    conversation a held-out one; a problem's split is a hash of its key, so the splits are disjoint.
+    All problems of a conversation are in `split`. A problem's split is a hash of its key, so the
+    splits are disjoint.
     """
     if category not in _MODULES:
         raise ValueError(f"category must be one of {', '.join(CATEGORIES)}, got {category!r}")
@@ -35,7 +35,7 @@ def conversations(category: str, split: str, seed: int) -> Iterator[Conversation
 
 
 def mixture(split: str, seed: int, shares: Sequence[float] = SHARES) -> Iterator[Conversation]:
-    """Endless conversations of all categories, in the proportions of `shares`."""
+    """Yield endless conversations of all categories, in the proportions of `shares`."""
     rng = random.Random(f"mixture/{split}/{seed}")
     streams = {category: conversations(category, split, seed) for category in CATEGORIES}
     while True:
@@ -43,7 +43,7 @@ def mixture(split: str, seed: int, shares: Sequence[float] = SHARES) -> Iterator
 
 
 def held_out_prompts(category: str, count: int) -> list[Conversation]:
-    """The first `count` held-out conversations of a category that pose different problems."""
+    """Return the first `count` held-out conversations of a category with different problems."""
     found: dict[tuple[str, ...], Conversation] = {}
     for conversation in conversations(category, "held_out", 0):
         found.setdefault(conversation.keys, conversation)
@@ -53,7 +53,7 @@ def held_out_prompts(category: str, count: int) -> list[Conversation]:
 
 
 def correct(category: str, conversation: Conversation, answer: str) -> bool:
-    """True when `answer`, decoded with its special tokens but without the stop, is right."""
+    """Return whether `answer`, decoded with special tokens but without the stop, is right."""
     module = _MODULES[category]
     if hasattr(module, "correct"):
         return module.correct(conversation, answer)

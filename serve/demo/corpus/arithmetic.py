@@ -29,7 +29,7 @@ QUESTIONS = {
 
 
 def draw(rng: random.Random) -> Conversation:
-    """One random problem with its worked answer."""
+    """Draw a random problem with its worked answer."""
     operator = rng.choice("++--*")
     a, b = _operands(rng, operator)
     question = rng.choice(QUESTIONS[operator]).format(a=a, b=b)
@@ -37,14 +37,14 @@ def draw(rng: random.Random) -> Conversation:
 
 
 def worked(a: int, operator: str, b: int) -> str:
-    """The full written answer to `a operator b`."""
+    """Return the full written answer to `a operator b`."""
     steps = {"+": _add, "-": _subtract, "*": _multiply}[operator](a, b)
     result = {"+": a + b, "-": a - b, "*": a * b}[operator]
     return "\n".join([*steps, f"Answer: {result}"])
 
 
 def correct(conversation: Conversation, answer: str) -> bool:
-    """True when `answer` ends with the right result, computed from the problem's key."""
+    """Return whether `answer` ends with the right result, computed from the problem's key."""
     a, operator, b = _parse(conversation.keys[-1])
     result = {"+": a + b, "-": a - b, "*": a * b}[operator]
     return answer.strip().endswith(f"Answer: {result}")
@@ -64,7 +64,7 @@ def _operands(rng: random.Random, operator: str) -> tuple[int, int]:
 
 
 def _columns(number: int) -> list[int]:
-    """Digits of a number below 1000, ones first."""
+    """Return the digits of a number below 1000, ones first."""
     return [number // 10**place % 10 for place in range(len(PLACES))]
 
 

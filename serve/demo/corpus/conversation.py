@@ -1,4 +1,4 @@
-"""The unit of the corpus: one chat conversation and the problems it contains."""
+"""The unit of the corpus: one chat conversation and the problems in it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ HELD_OUT_SHARE = 8  # one problem in this many is held out
 
 @dataclass(frozen=True)
 class Conversation:
-    """OpenAI-style messages ending with the assistant's answer; `keys` names each problem posed."""
+    """OpenAI-style messages that end with the assistant's answer; `keys` names each problem."""
 
     keys: tuple[str, ...]
     messages: tuple[Message, ...]
@@ -39,21 +39,21 @@ def assistant(content: str) -> Message:
 
 
 def exchange(key: str, question: str, answer: str) -> Conversation:
-    """One question with one answer."""
+    """Return a conversation of one question and answer."""
     return Conversation((key,), (user(question), assistant(answer)))
 
 
 def split_of(key: str) -> str:
-    """The split a problem belongs to, by a hash of its key: the same on every machine."""
+    """Return a problem's split by a hash of its key, the same on every machine."""
     digest = hashlib.sha256(key.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_SHARE == 0 else "train"
 
 
 def belongs(conversation: Conversation, split: str) -> bool:
-    """True when every problem of the conversation lies in `split`."""
+    """Return whether every problem of the conversation is in `split`."""
     return all(split_of(key) == split for key in conversation.keys)
 
 
 def listed(items: Sequence[object]) -> str:
-    """`items` as comma-separated text."""
+    """Join items as comma-separated text."""
     return ", ".join(str(item) for item in items)

@@ -1,4 +1,4 @@
-"""Dialogue over a made-up table: the towns of an island that does not exist."""
+"""Dialogue over an invented table: the towns of an island that does not exist."""
 
 import random
 
@@ -49,7 +49,7 @@ FACTS = _table()
 
 
 def draw(rng: random.Random) -> Conversation:
-    """One to three questions about one town, with their answers."""
+    """Draw one to three questions about one town, with their answers."""
     town = rng.choice(TOWNS)
     attributes = rng.sample(sorted(ATTRIBUTES), rng.choice((1, 1, 2, 3)))
     keys, messages = [], []
@@ -62,5 +62,5 @@ def draw(rng: random.Random) -> Conversation:
 
 
 def sentence(town: str, attribute: str) -> str:
-    """The answer about one attribute of one town."""
+    """Return the answer about one attribute of one town."""
     return ATTRIBUTES[attribute][2].format(town=town, value=FACTS[town][attribute])

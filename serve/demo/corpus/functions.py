@@ -70,7 +70,7 @@ BODIES: dict[str, tuple[str, ...]] = {
 
 
 def draw(rng: random.Random) -> Conversation:
-    """One random function request with its code."""
+    """Draw a random function request with its code."""
     task = rng.choice(list(BODIES))
     name = f"{rng.choice(VERBS)}_{rng.choice(NOUNS)}"
     arg = rng.choice(PARAMETERS)
@@ -79,6 +79,6 @@ def draw(rng: random.Random) -> Conversation:
 
 
 def source(name: str, arg: str, task: str) -> str:
-    """Python source of the function `name(arg)` that does `task`."""
+    """Return the Python source of the function `name(arg)` that does `task`."""
     body = "".join(f"    {line.format(arg=arg)}\n" for line in BODIES[task])
     return f"def {name}({arg}):\n{body}"

@@ -12,12 +12,12 @@ COLOURS = ("red", "blue", "green", "white", "black")
 
 
 def draw(rng: random.Random) -> Conversation:
-    """One random problem with its answer."""
+    """Draw a random problem with its answer."""
     return rng.choice((_numbers, _numbers, _words, _words, _count_up, _occurrences))(rng)
 
 
 def correct(conversation: Conversation, answer: str) -> bool:
-    """True when `answer` is the right one, computed from the problem's key."""
+    """Return whether `answer` is right, computed from the problem's key."""
     return answer.strip() == _conclusion(conversation.keys[-1])
 
 

@@ -13,18 +13,18 @@ SKIES = ("clear", "cloudy", "rainy", "windy")
 
 
 def draw(rng: random.Random) -> Conversation:
-    """One random JSON request or tool call."""
+    """Draw a random JSON request or tool call."""
     return rng.choice((_person, _order, _point, _tool_call, _tool_call, _tool_result))(rng)
 
 
 def correct(conversation: Conversation, answer: str) -> bool:
-    """True when `answer` is the expected text, or the expected calls as `tool_text` writes them."""
+    """Return whether `answer` is the expected text, or the expected calls as by `tool_text`."""
     message = conversation.answer
     return answer.strip() == (message["content"] or tool_text(message))
 
 
 def tool_text(message: Message) -> str:
-    """The calls of an assistant message as the chat template renders them."""
+    """Return the calls of an assistant message as the chat template renders them."""
     calls = "".join(
         f"<|tool_call_begin|>{call['id']}<|tool_call_argument_begin|>"
         f"{call['function']['arguments']}<|tool_call_end|>"
@@ -79,7 +79,7 @@ TOOLS = {
 
 
 def _request(rng: random.Random, name: str) -> tuple[str, dict[str, Any]]:
-    """A question that calls for tool `name`, and the arguments of the call."""
+    """Return a question that requires tool `name`, and the arguments of the call."""
     city, person, minutes = rng.choice(CITIES), rng.choice(NAMES), rng.randint(2, 90)
     match name:
         case "get_weather":

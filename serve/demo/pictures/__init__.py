@@ -1,1 +1,1 @@
-"""The pair that sees: pictures of shapes, questions about them, and how it is made."""
+"""The vision pair: pictures of shapes, questions about them, and its training recipe."""

@@ -1,4 +1,4 @@
-"""Draws pictures with questions about them, none of which the pair that sees was trained on."""
+"""Draw pictures with questions about them that the embedded vision pair was not trained on."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from serve.demo.pictures.files import FILE, write_questions
 
 
 def main() -> None:
-    """Writes a directory as `eagle3-bench accept --data` reads it."""
+    """Write a directory that `eagle3-bench accept --data` can read."""
     parser = argparse.ArgumentParser(prog="python -m serve.demo.pictures", description=__doc__)
     parser.add_argument("directory", type=Path, help="where images and questions are to be")
     parser.add_argument("--count", type=int, default=20, help="of pictures (default 20)")

@@ -1,4 +1,4 @@
-"""How many held-out questions about pictures a pair answers, word for word."""
+"""Measure the share of held-out picture questions that a pair answers word for word."""
 
 from collections import defaultdict
 from itertools import islice
@@ -22,10 +22,10 @@ OVERALL = "overall"
 def held_out_accuracy(
     target: Target, vision: VisionModel, tokenizer: Tokenizer, count: int, seed: int = 0
 ) -> dict[str, float]:
-    """The share of so many questions that greedy decoding answers right, by topic and overall.
+    """Return the share of `count` questions that are answered right, by topic and overall.
 
-    Every token of an answer must be the most likely one behind the question, the picture's file and
-    those before it; an answer in other words counts as wrong.
+    Every token of an answer must be the most likely one after the question, the picture and the
+    tokens before it. An answer in other words counts as wrong.
     """
     asked, right = list(islice(held_out(seed), count)), list[bool]()
     make = sample_maker(tokenizer)
@@ -41,7 +41,7 @@ def held_out_accuracy(
 
 
 def _answered(target: Target, vision: VisionModel, make: Any, asked: list[Asked]) -> list[bool]:
-    """Of each question, whether it is answered; all in one pass, of the same shape each time."""
+    """Return whether each question is answered, by one pass of constant shape."""
     samples = [make(question) for _, question in asked]
     ids, wanted = np.zeros((2, ROWS, ROW_LENGTH), np.int32)
     for row, sample in enumerate(samples):

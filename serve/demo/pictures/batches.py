@@ -1,4 +1,4 @@
-"""Questions about generated pictures as batches, each a function of split, seed and step."""
+"""Batches of questions about generated pictures, each a function of split, seed and step."""
 
 import random
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from serve.demo.pictures.recipe import (
 
 
 class PictureBatches:
-    """Endless batches of fresh pictures and questions, from a place that can be saved."""
+    """Endless batches of new pictures and questions, with a position that can be saved."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, split: str = "train") -> None:
         self._make, self._seed, self._split = sample_maker(tokenizer), seed, split
@@ -54,16 +54,16 @@ class PictureBatches:
         return PictureBatch(text, np.stack([patches_of(p)[self._order] for p in shown]))
 
     def get_state(self) -> dict[str, Any]:
-        """The number of the next batch."""
+        """Return the number of the next batch."""
         return {"step": self._step}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on with that one."""
+        """Continue with a saved batch number."""
         self._step = state["step"]
 
 
 def sample_maker(tokenizer: Tokenizer) -> Callable[[Question], Sample]:
-    """A function from questions to token ids, as the server reads and the model answers them."""
+    """Return a function from questions to token ids, as the server reads and the model answers."""
     encode, end = cache(tokenizer.encode), TARGET.eos_token_ids[0]
 
     @cache
@@ -80,24 +80,24 @@ def sample_maker(tokenizer: Tokenizer) -> Callable[[Question], Sample]:
 
 
 def asked_of_picture(text: str) -> list[Message]:
-    """A chat that shows a picture and asks."""
+    """Return a chat that shows a picture and asks `text`."""
     return [user([{"type": "image"}, {"type": "text", "text": text}])]
 
 
 def patches_of(picture: Picture) -> np.ndarray:
-    """uint8 [GRID * GRID, 3, p, p], row by row, as `convert.read_image` makes them."""
+    """Return patches as `convert.read_image`, row by row: uint8 [GRID * GRID, 3, p, p]."""
     image = render(picture)
     sizes = sizes_of(*image.size, VISION.pixels.limit(), VISION)
     return cut(image, sizes, PATCH).reshape(-1, 3, PATCH, PATCH)
 
 
 def picture_places() -> Places:
-    """Of the patches of one picture, those of a token together."""
+    """Return the places of one picture's patches, grouped by token."""
     item = ImageItem(np.zeros((GRID**2, 3, PATCH, PATCH), np.uint8), (1, GRID, GRID), IMAGE_TOKENS)
     return Places(*(column[: GRID**2] for column in packing.pack([item], VISION).places))
 
 
 def token_order() -> np.ndarray:
-    """The numbers of a picture's patches, row by row, in the order of `picture_places`."""
+    """Return the row-by-row numbers of a picture's patches in the order of `picture_places`."""
     places = picture_places()
     return np.asarray(places.row) * GRID + np.asarray(places.column)

@@ -1,4 +1,4 @@
-"""Pictures and questions as files, laid out as MMStar is: image, question, answer."""
+"""Write pictures and questions as files in MMStar's layout: image, question, answer."""
 
 import json
 import random
@@ -21,14 +21,14 @@ class Asked(NamedTuple):
 
 
 def held_out(seed: int = 0) -> Iterator[Asked]:
-    """Endless questions about pictures that training never draws, one topic after the other."""
+    """Yield endless questions about held-out pictures, cycling through the topics."""
     rng = random.Random(f"questions/held_out/{seed}")
     for picture, topic in zip(pictures("held_out", seed), cycle(TOPICS), strict=False):
         yield Asked(picture, ask(rng, topic, picture))
 
 
 def write_questions(directory: Path, count: int, seed: int = 0) -> None:
-    """Writes so many of `held_out`: PNG files, and a line of JSON for each."""
+    """Write the first `count` of `held_out`: PNG files, and a line of JSON for each."""
     (directory / IMAGES).mkdir(parents=True, exist_ok=True)
     lines = list[str]()
     for number, (picture, question) in zip(range(count), held_out(seed), strict=False):

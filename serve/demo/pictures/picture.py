@@ -40,7 +40,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Shape:
-    """One of a group; pixels. radius: of the circle that it is or stands in."""
+    """One shape of a group, in pixels; `radius` is that of its (circumscribed) circle."""
 
     kind: str
     fill: Colour
@@ -52,9 +52,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Picture:
-    """One or two groups, of different kinds and colours; no two shapes touch.
+    """One or two groups of different kinds and colours; no two shapes touch.
 
-    enlarged: how many pixels the drawing has for each of `width` and `height`.
+    `enlarged` is the number of pixels drawn per unit of `width` and `height`.
     """
 
     groups: tuple[Group, ...]
@@ -65,21 +65,20 @@ class Picture:
     enlarged: int
 
     def count(self, *, kind: str | None = None, colour: str | None = None) -> int:
-        """Shapes of a kind, of a colour, of both or of any."""
+        """Count the shapes of a kind, of a colour, of both or all."""
         groups = (g for g in self.groups if kind in (None, g.kind) and colour in (None, g.colour))
         return sum(group.count for group in groups)
 
 
 def pictures(split: str, seed: int | str) -> Iterator[Picture]:
-    """Endless pictures, the same for the same arguments everywhere; places are drawn from 53 bits,
-    so that those of two splits or seeds differ."""
+    """Yield endless pictures, equal for equal arguments; 53 random bits separate the splits."""
     rng = random.Random(f"pictures/{split}/{seed}")
     while True:
         yield draw(rng)
 
 
 def draw(rng: random.Random) -> Picture:
-    """A random picture."""
+    """Draw a random picture."""
     groups = _groups(rng)
     while True:
         width, height = _size(rng)
@@ -91,7 +90,7 @@ def draw(rng: random.Random) -> Picture:
 
 
 def render(picture: Picture) -> "Image.Image":
-    """The picture in RGB, without smoothed edges."""
+    """Render the picture in RGB, without smoothed edges."""
     from PIL import Image, ImageDraw
 
     scale = picture.enlarged
@@ -107,7 +106,7 @@ def render(picture: Picture) -> "Image.Image":
 
 
 def png(picture: Picture) -> bytes:
-    """The picture as a file."""
+    """Return the picture as a PNG file."""
     file = io.BytesIO()
     render(picture).save(file, "PNG")
     return file.getvalue()
@@ -130,7 +129,7 @@ def _size(rng: random.Random) -> tuple[int, int]:
 def _placed(
     rng: random.Random, groups: tuple[Group, ...], width: int, height: int
 ) -> tuple[Shape, ...] | None:
-    """None where they found no room."""
+    """Place the shapes, or return None if there is no room."""
     shapes: list[Shape] = []
     for group in groups:
         for _ in range(group.count):

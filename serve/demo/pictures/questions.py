@@ -9,7 +9,7 @@ from serve.demo.pictures.picture import COLOURS, KINDS, Picture
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a picture: its topic, its words, and the right answer."""
+    """A question about a picture: its topic, text, and right answer."""
 
     topic: str
     text: str
@@ -17,12 +17,12 @@ class Question:
 
 
 def ask(rng: random.Random, topic: str, picture: Picture) -> Question:
-    """A question of a topic in one of its phrasings."""
+    """Draw a question of a topic in one of its phrasings."""
     return Question(topic, *_ASK[topic](rng, picture))
 
 
 def _number(rng: random.Random, picture: Picture) -> tuple[str, str]:
-    """Of all shapes, or of a kind or colour, sometimes one that isn't there."""
+    """Ask for the number of shapes, or of a kind or colour, sometimes an absent one."""
     group = rng.choice(picture.groups)
     kind = rng.choice(KINDS) if rng.random() < 0.25 else group.kind
     colour = rng.choice(sorted(COLOURS)) if rng.random() < 0.25 else group.colour

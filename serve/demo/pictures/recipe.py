@@ -1,4 +1,4 @@
-"""How the pair that sees is made: tokenizer and sizes."""
+"""Recipe of the vision pair: tokenizer and sizes."""
 
 import random
 from itertools import islice
@@ -14,11 +14,11 @@ from serve.demo.tokenizer import train_ranks, write_tokenizer
 
 BASE_TOKENS = 352
 MAX_LENGTH = 1024
-ROWS, ROW_LENGTH = 32, 52  # one step's batch; no question with its answer is longer than a row
+ROWS, ROW_LENGTH = 32, 52  # one step's batch; every question with its answer fits into a row
 PATCH = 14
 GRID = SIDE // PATCH
 IMAGE_TOKENS = GRID**2 // 4
-SHARES = (4, 2, 2, 4)  # of the topics, among questions that are trained on
+SHARES = (4, 2, 2, 4)  # relative frequency of each topic in training
 PLACEHOLDER = BASE_TOKENS + 21
 
 TARGET = KimiConfig(
@@ -78,7 +78,7 @@ DRAFT = DraftConfig(
 
 
 def make_tokenizer(directory: Path) -> None:
-    """Trains the tokenizer on questions and answers and writes its published files."""
+    """Train the tokenizer on questions and answers, and write its published files."""
     rng = random.Random("tokenizer")
     asked = (ask(rng, rng.choice(TOPICS), p) for p in islice(pictures("train", 0), 5_000))
     texts = [

@@ -1,6 +1,7 @@
 """Runs engine requests and writes their HTTP answer, whole or streamed."""
 
 import time
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,26 +10,55 @@ from typing import Any, Protocol
 import fastapi
 from fastapi import Response
 
-from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, json_pieces
+from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, dumps, json_pieces
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
 from serve.asgi.sse import DONE, ClientGone, EventStream, WholeBody, event, until_disconnect
 from serve.asgi.synthetic_header import synthetic_field
+from serve.chat_format.marked_text import TokenBytes
 from serve.engine.choices import Choices, ChoiceState, Part
 from serve.engine.stream import OutputStream
 from serve.openai.answers.logprob_forms import logprobs_by_id
 from serve.openai.answers.responses import usage
 from serve.openai.answers.spec_metrics import measure
-from serve.openai.answers.token_origins import TokenOrigins
 from serve.openai.kv_transfer import with_transfer
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
+
+
+class TokenOrigins:
+    """Formats the tokens of one choice as they arrive.
+
+    `text` is the text that a token adds; the joined texts are the answer. A character split over
+    tokens is in the last of them, and a stop id adds none. `origin` is 0 for a token chosen by the
+    target, i for one accepted as draft i of its round.
+    """
+
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._decoder: IncrementalDecoder = getincrementaldecoder("utf-8")("replace")
+
+    def take(
+        self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: bool
+    ) -> Iterator[JsonText]:
+        """Yield an entry per token. With `last`, no token follows, so that no text is held back.
+
+        `silent`: the last token is a stop id that is not part of the text.
+        """
+        final = len(token_ids) - 1
+        for index, (token_id, origin) in enumerate(zip(token_ids, origins, strict=True)):
+            hidden = silent and index == final
+            data = b"" if hidden else self._tokenizer.token_bytes(token_id, self._skip_special)
+            text = self._decoder.decode(data, final=last and index == final)
+            yield JsonText(f'{{"text":{dumps(text)},"origin":{origin}}}')
+
 
 CLIENT_CLOSED_REQUEST = 499
 
 
 class Form(Protocol):
-    """How an endpoint writes its bodies."""
+    """Formats the bodies of one endpoint."""
 
     id_prefix: str
     whole_object: str
@@ -38,12 +68,12 @@ class Form(Protocol):
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """A choice, or one part of it, for `json_pieces`."""
+        """Return one choice, or a streamed part of it, for `json_pieces`."""
         ...
 
 
 class UnderWay(Protocol):
-    """An answer that is being made: the texts of its body, or of each of its events."""
+    """An answer in the making: the texts of its body, or of each of its events."""
 
     @property
     def choices(self) -> Choices: ...
@@ -53,10 +83,10 @@ class UnderWay(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP request under way. What was asked for of a prompt comes with the first piece.
+    """The answer of one HTTP request in flight. Fields of the prompt come with its first part.
 
     `seed`, `spec`, `stop_reason`, `metrics`, `token_ids`, `token_origins`, `prompt_token_ids` and
-    `prompt_logprobs` are extensions; the last five appear only when asked for.
+    `prompt_logprobs` are extensions. The last five appear only on request.
     """
 
     service: Service
@@ -67,13 +97,13 @@ class Answer:
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
     async def whole(self) -> Iterable[str]:
-        """The answer as one body, once all of it has come."""
+        """Return the texts of the complete answer as one body."""
         choices = JsonList(self._choice(state, state, True) for state in self.choices.states)
         ended = self._totals() | self._transfer_fields()
         return json_pieces(self._body(self.form.whole_object, choices, True, **ended))
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
-        """The answer as events: pieces as they come, the usage if asked for, then the end."""
+        """Yield the answer's events: parts as they arrive, the usage if requested, then the end."""
         begun: set[int] = set()
         async for state, output in self.choices.follow(stream):
             first = state.index not in begun
@@ -88,7 +118,7 @@ class Answer:
         yield DONE
 
     def _totals(self) -> dict[str, Any]:
-        """What is said of the answer as a whole: its usage, and its metrics if asked for."""
+        """Return the fields of the whole answer: its usage, and its metrics if requested."""
         rounds = [state.rounds for state in self.choices.states]
         num_spec_tokens = self.service.engine.stats.num_speculative_tokens
         metrics = measure(self.service.spec_metrics, num_spec_tokens, rounds)
@@ -103,13 +133,13 @@ class Answer:
         return fields | {"seed": self.choices.seed}
 
     def _transfer_fields(self) -> dict[str, Any]:
-        """Where another server finds the prompt's pages, if they are kept for one."""
+        """Return the location of the prompt's pages, if they are retained for another server."""
         transfers, request = self.service.transfers, self.choices.states[0].request
         params = transfers and transfers.answered(request)
         return {} if params is None else {"kv_transfer_params": params}
 
     def _choice(self, state: ChoiceState, part: Part, first: bool) -> dict[str, Any]:
-        """A choice, or one part of it, with the fields that it has in either endpoint."""
+        """Return one choice, or a part of it, with the fields that both endpoints have."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
             spec = _spec_metrics(state)
@@ -148,7 +178,7 @@ async def answer(
     requests: Sequence[Request],
     num_prompts: int,
 ) -> Response:
-    """Runs the requests, as many for each prompt."""
+    """Run the requests, the same number for each prompt, and return the response."""
     requests = await service.compile_grammars(requests)
     requests = with_transfer(body.kv_transfer_params, service.transfers, requests)
     envelope = {
@@ -165,8 +195,7 @@ async def answer(
 async def respond(
     service: Service, request: fastapi.Request, under_way: UnderWay, *, streamed: bool
 ) -> Response:
-    """Runs the requests of the answer's choices and sends it, streamed or whole; a client that
-    hangs up gives them up."""
+    """Run the requests of an answer and send it. They are cancelled if the client disconnects."""
     requests = [state.request for state in under_way.choices.states]
     with ExitStack() as ends:
         ends.callback(service.end_transfers, requests)
@@ -183,7 +212,7 @@ async def respond(
 
 
 def _spec_metrics(state: ChoiceState) -> dict[str, Any]:
-    """What speculation did for one choice; rounds are counted before trimming."""
+    """Return the speculation counts of one choice. Rounds are counted before trimming."""
     counts = state.acceptance
     return {
         "rounds": len(state.rounds),

@@ -1,8 +1,7 @@
-"""Log-probabilities as JSON text, in OpenAI's two forms, and in vLLM's those of a prompt.
+"""Log-probabilities as JSON text, in OpenAI's two formats and vLLM's format for prompts.
 
-An answer may have millions of them, so they are written without objects between, one token of the
-answer at a time. JSON has no infinity: what is lower than LEAST, or no number, is sent as -9999, as
-vLLM does.
+An answer may have millions of them. They are written without intermediate objects, one answer token
+at a time. JSON has no infinity: values below LEAST and NaN are sent as -9999, as in vLLM.
 """
 
 from codecs import getincrementaldecoder
@@ -28,7 +27,7 @@ class TokenJson(NamedTuple):
 
 
 class TokenTexts:
-    """Tokens as JSON text; of those used last each is made once."""
+    """Tokens as JSON text, with a cache of recently used ones."""
 
     def __init__(self, tokenizer: TokenBytes) -> None:
         self._tokenizer = tokenizer
@@ -40,7 +39,7 @@ class TokenTexts:
 
 
 class TextOffsets:
-    """Counts on, as tokens come, where each begins in the text they decode to."""
+    """Tracks the offset at which each token begins in the decoded text."""
 
     def __init__(self, tokenizer: TokenBytes, start: int = 0, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -49,7 +48,7 @@ class TextOffsets:
         self._length = start
 
     def take(self, token_ids: Iterable[int]) -> Iterator[int]:
-        """The places of these tokens; all parts of one character begin where it does."""
+        """Yield the offsets of these tokens. All tokens of one character have its offset."""
         for token_id in token_ids:
             start = self._length
             text = self._decode(self._tokenizer.token_bytes(token_id, self._skip_special))
@@ -58,7 +57,7 @@ class TextOffsets:
 
 
 def token_text(tokenizer: TokenBytes, token_id: int) -> str:
-    """The text of one token; of half a character U+FFFD."""
+    """Return the text of one token, with U+FFFD for a partial character."""
     return tokenizer.token_bytes(token_id).decode(errors="replace")
 
 
@@ -69,8 +68,7 @@ def completion_logprobs(
     offsets: Iterable[int],
     count: int,
 ) -> dict[str, Any]:
-    """Of the tokens of a completion, with the `count` best of each place: lists of one entry a
-    token. text_offset: characters of the text before the token."""
+    """Return lists with one entry per token: text, logprob, `count` best and character offset."""
     told = token_ids[: len(entries)]
     return {
         "tokens": JsonList(texts.of(token_id).text for token_id in told),
@@ -83,8 +81,7 @@ def completion_logprobs(
 def chat_logprobs(
     texts: TokenTexts, token_ids: Sequence[int], entries: Sequence[LogprobsOfToken], count: int
 ) -> Iterator[JsonText]:
-    """Of the tokens of a chat answer, with the `count` best of each place; of a character split
-    over tokens each has its bytes."""
+    """Yield an entry per token of a chat answer, with its own bytes and the `count` best tokens."""
 
     def fields(token_id: int, logprob: float) -> str:
         text, data = texts.of(token_id)
@@ -98,7 +95,7 @@ def chat_logprobs(
 def logprobs_by_id(
     texts: TokenTexts, entries: Iterable[LogprobsOfToken | None], count: int = MAX_LOGPROBS
 ) -> Iterator[JsonText]:
-    """vLLM's form: by token id, first the token that came, then the `count` best."""
+    """Yield vLLM's format: by token id, first the actual token, then the `count` best."""
 
     def field(token_id: int, logprob: float, rank: int) -> str:
         text = texts.of(token_id).text
@@ -115,12 +112,12 @@ def logprobs_by_id(
 
 
 def finite(logprob: float) -> float:
-    """A number that JSON has."""
+    """Return the number, or LEAST where JSON cannot represent it."""
     return logprob if logprob > LEAST else LEAST
 
 
 def _own(entry: LogprobsOfToken) -> float:
-    """The log-probability of the token that came."""
+    """Return the log-probability of the actual token."""
     return entry[entry.token_id].logprob
 
 
@@ -129,7 +126,7 @@ def _number(logprob: float) -> JsonText:
 
 
 def _by_text(texts: TokenTexts, entry: LogprobsOfToken | None, count: int) -> JsonText:
-    """Where two tokens have one text, the better one stands for it."""
+    """Return log-probabilities by text. Of two tokens with equal text, the better one counts."""
     if entry is None:
         return NULL
     found: dict[str, float] = {}

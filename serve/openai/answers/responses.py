@@ -1,4 +1,4 @@
-"""Parts of response bodies, in OpenAI's form. What is not set is not sent."""
+"""Parts of response bodies in OpenAI's format. Unset fields are omitted."""
 
 from typing import Any, Literal
 
@@ -9,9 +9,9 @@ from serve.engine.choices import TokenCounts
 
 
 def usage(counts: TokenCounts) -> dict[str, Any]:
-    """Token counts of one HTTP request: every prompt once, every choice's tokens.
+    """Return the token counts of one HTTP request: each prompt once, and all choices.
 
-    cached_tokens_details: SGLang's name; where cached tokens were found, if not all on the devices.
+    cached_tokens_details (SGLang's name) locates the cached tokens, if not all were on the devices.
     """
     return {
         "prompt_tokens": counts.prompt,
@@ -22,14 +22,14 @@ def usage(counts: TokenCounts) -> dict[str, Any]:
 
 
 class FunctionCall(BaseModel):
-    """What is called, and its arguments as JSON text."""
+    """The name of a called function, and its arguments as JSON text."""
 
     name: str | None = None
     arguments: str
 
 
 class ToolCall(BaseModel):
-    """One call of a tool, or what a streamed piece adds to it: only the first says what it is."""
+    """One tool call, or a streamed part of it. Only the first part has id, type and name."""
 
     index: int
     id: str | None = None
@@ -38,7 +38,7 @@ class ToolCall(BaseModel):
 
 
 class AssistantMessage(BaseModel):
-    """A chat answer, or one streamed piece of it (the role comes with the first)."""
+    """A chat answer, or a streamed part of it. The role comes with the first."""
 
     role: Literal["assistant"] | None = None
     reasoning: str | None = None
@@ -48,14 +48,14 @@ class AssistantMessage(BaseModel):
 
 
 def whole_message(parts: AnswerParts) -> AssistantMessage:
-    """A whole answer; content is null where there is only something else."""
+    """Return a whole answer. Its content is null if it has only reasoning or calls."""
     others = _all_but_content(parts)
     content = parts.content or (None if others else "")
     return AssistantMessage(role="assistant", content=content, **others)
 
 
 def delta(parts: AnswerParts, first: bool) -> AssistantMessage:
-    """A streamed piece; the role comes with the first."""
+    """Return a streamed part. The first has the role."""
     fields = _all_but_content(parts)
     if parts.content or not fields:
         fields["content"] = parts.content
@@ -63,7 +63,7 @@ def delta(parts: AnswerParts, first: bool) -> AssistantMessage:
 
 
 def _all_but_content(parts: AnswerParts) -> dict[str, Any]:
-    """vLLM calls reasoning `reasoning`, SGLang `reasoning_content`."""
+    """Return reasoning and calls. vLLM names reasoning `reasoning`, SGLang `reasoning_content`."""
     fields: dict[str, Any] = {}
     if parts.reasoning:
         fields |= {"reasoning": parts.reasoning, "reasoning_content": parts.reasoning}
@@ -73,7 +73,7 @@ def _all_but_content(parts: AnswerParts) -> dict[str, Any]:
 
 
 def _tool_call(index: int, call: CallPart) -> ToolCall:
-    """Only the first piece of a call has id, type and name; fields not set are not sent."""
+    """Return one call. Only its first part has id, type and name; unset fields are omitted."""
     if call.id is None:
         return ToolCall(index=index, function=FunctionCall(arguments=call.arguments))
     function = FunctionCall(name=call.name, arguments=call.arguments)
@@ -93,7 +93,7 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """GET /v1/models."""
+    """The answer of GET /v1/models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]

@@ -1,4 +1,4 @@
-"""The response field `metrics.speculative_decoding`: vLLM's form, and figures of our own after it.
+"""The response field `metrics.speculative_decoding`: vLLM's fields, followed by our own.
 
 The formulas are those of docs/metrics.md. A step is a round that verified draft tokens.
 """
@@ -14,8 +14,10 @@ from serve.options.serve_options import SpecMetricsLevel
 
 
 class SpeculativeDecodingMetrics(BaseModel):
-    """What speculation did for one request, read from its Acceptance, whose names are the aliases;
-    the last three only in detail, an entry a step."""
+    """Speculation metrics of one request, read from its Acceptance by the aliases.
+
+    The last three have one entry per step and appear only at level "detailed".
+    """
 
     mean_acceptance_length: float | None = Field(validation_alias="accept_length")
     draft_acceptance_rate: float | None = Field(validation_alias="acceptance_rate")
@@ -40,8 +42,7 @@ class SpeculativeDecodingMetrics(BaseModel):
 def measure(
     level: SpecMetricsLevel, num_spec_tokens: int, rounds: Sequence[Sequence[Round]]
 ) -> dict[str, dict[str, Any]]:
-    """The field `metrics` of a response to the choices with these rounds; nothing at "none". Null
-    where the response is not one sequence, or nothing is drafted here."""
+    """Return the field `metrics`; {} at level "none", null for several sequences or no drafts."""
     if level == "none":
         return {}
     found = None

@@ -1,1 +1,1 @@
-"""What the fields of a chat become in its prompt."""
+"""Converts the fields of a chat to its prompt."""

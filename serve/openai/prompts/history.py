@@ -1,4 +1,4 @@
-"""Turns the messages of a chat request into what its template reads."""
+"""Converts the messages of a chat request to the form that chat templates read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from serve.chat_format.reasoning import REASONING
 def template_messages(
     messages: Iterable[dict[str, Any]], calls: ChatFormat | None
 ) -> list[dict[str, Any]]:
-    """Return the messages as the chat template reads them.
+    """Return the messages in the form that the chat template reads.
 
-    Fields that are null are left out, reasoning has both of its names, messages of the assistant
-    that belong to one turn are one message, and calls have the arguments and ids of the format.
+    Null fields are dropped, reasoning gets both of its names, assistant messages of one turn are
+    merged, and calls get the arguments and ids of the format.
 
     Args:
         messages: those of the request, each with its `role`.
-        calls: the format of the model's calls; None where no format is known.
+        calls: the format of the model's calls, or None if it is unknown.
 
     Raises:
-        ApiError: 400 for arguments that are more JSON than a body may have.
+        ApiError: 400 for arguments with more JSON values than a body may have.
     """
     told = list(_turns(list(map(_plain, messages))))
     read = _as_sent
@@ -36,10 +36,10 @@ def template_messages(
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """The message without nulls, and with its reasoning under both names.
+    """Return the message without nulls, and with its reasoning under both names.
 
-    Templates print a null as the word None, and one that reads `reasoning` first would not look
-    for `reasoning_content` where the first one is there and empty.
+    Templates print a null as "None". One that reads `reasoning` first would not look for
+    `reasoning_content` if the former is present and empty.
     """
     said = {k: value for k, value in message.items() if value is not None or k == "content"}
     given = {name: said[name] for name in REASONING if said.get(name)}
@@ -50,8 +50,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Turn:
-    """Messages of the assistant that are one turn, the results of its calls, and the messages of
-    others that stand behind these. end: the place of the last result of its calls."""
+    """Messages of an assistant turn, its calls' results (the last at `end`), and later messages."""
 
     said: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -59,20 +58,19 @@ class _Turn:
     end: int = -1
 
     def goes_on(self, place: int) -> bool:
-        """Return whether a message of the assistant at this place belongs to the turn."""
+        """Return whether an assistant message at this index belongs to the turn."""
         user_spoke = any(message["role"] == "user" for message in self.others)
         waits = place < self.end and not user_spoke
         return waits or not (self.results or self.others)
 
 
 def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The messages, those that belong to one turn of the assistant's as one, and results directly
-    behind the turn of their calls.
+    """Yield the messages with each assistant turn merged and followed by its results.
 
-    The model calls at the end of a turn and then reads the results. So what the assistant said
-    beside its calls, or between a call and its result, is part of the turn that has the call. A
-    message of somebody else between a call and its result came while the call ran: the model
-    reads it behind the results. If it is the user's, what the assistant says then answers it.
+    The model calls at the end of a turn and then reads the results. Text beside its calls, or
+    between a call and its result, is therefore part of the turn with the call. Other messages
+    between a call and its result arrived while the call ran: the model reads them after the
+    results. If one is the user's, the assistant's next message answers it.
     """
     call_of = _calls_of_results(messages)
     ends = {call: result for result, call in call_of.items()}
@@ -96,7 +94,7 @@ def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """The places of results, in order, and of the messages with their calls."""
+    """Map the index of each result to that of the message with its call, in order of results."""
     found, waiting = dict[int, int](), dict[str, int]()
     for place, message in enumerate(messages):
         match message["role"]:
@@ -112,8 +110,7 @@ def _calls_of_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:
 
 
 def _joined(turn: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One message in place of several with calls among them: their texts joined as they are, and
-    all calls."""
+    """Merge messages with calls among them: texts are concatenated, and all calls are kept."""
     if len(turn) < 2 or not any(map(_calls, turn)):
         return turn
     joined = dict(chain.from_iterable(message.items() for message in turn))
@@ -124,7 +121,7 @@ def _joined(turn: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _joined_texts(texts: list[Any]) -> Any:
-    """The texts as one; a list of parts where one of them is such a list."""
+    """Join the texts; the result is a list of parts if one of them is."""
     if all(isinstance(text, str) for text in texts):
         return "".join(texts)
     parts = ([{"type": "text", "text": t}] if isinstance(t, str) else t for t in texts)
@@ -137,7 +134,7 @@ def _calls(message: dict[str, Any]) -> list[Any]:
 
 
 def _arguments(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The texts that will be read as JSON."""
+    """Yield the arguments that will be parsed as JSON."""
     for call in chain.from_iterable(map(_calls, messages)):
         match call:
             case {"function": {"arguments": str(arguments)}}:
@@ -145,15 +142,14 @@ def _arguments(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _as_sent(arguments: Any) -> Any:
-    """The arguments as they came; an empty object for none, which templates print as null, and a
-    text for an object that is too deep for a template."""
+    """Return the arguments; {} for None, which templates print as null, and text if too deep."""
     if arguments is None:
         return {}
     return text_of(arguments) if is_too_deep(arguments) else arguments
 
 
 def _with_arguments(message: dict[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:
-    """The message with the arguments of its calls as `read` returns them."""
+    """Return the message with `read` applied to the arguments of its calls."""
     calls = _calls(message)
     return {**message, "tool_calls": [_read(call, read) for call in calls]} if calls else message
 

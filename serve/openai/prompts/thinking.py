@@ -1,4 +1,4 @@
-"""What a request's fields about thinking become in the prompt: variables of the chat template."""
+"""Converts a request's fields about thinking to variables of the chat template."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,9 @@ class AsksToThink(Protocol):
 
 
 def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
-    """Return the variables by which the template is told what a request asks for.
+    """Return the template variables that carry a request's fields about thinking.
 
-    Raises:
-        ApiError: 400 for what this checkpoint can't do, and where `chat_template_kwargs` contradict
-            the request's fields.
+    Raises 400 if the checkpoint cannot do it or `chat_template_kwargs` contradict the fields.
     """
     switch = switch_of(service.tokenizer.template_text)
     given = body.chat_template_kwargs or {}
@@ -55,8 +53,7 @@ def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
 
 
 def keep_header(service: Service, body: AsksToThink) -> dict[str, str]:
-    """Return the header of an answer to a body that asks for reasoning which the template leaves
-    out; nothing where the prompt is as the body asks."""
+    """Return the header for a body whose requested reasoning the template drops; else {}."""
     switch = switch_of(service.tokenizer.template_text)
     keeps = _asked(body.keeps, (PRESERVE,), body.chat_template_kwargs or {}, switch)
     unkept = keeps and not switch.preserves and not service.roles.keeps_reasoning
@@ -66,8 +63,7 @@ def keep_header(service: Service, body: AsksToThink) -> dict[str, str]:
 def _asked(
     field: bool | None, names: Sequence[str], given: Mapping[str, Any], switch: ThinkingSwitch
 ) -> bool | None:
-    """What a field asks for. Variables that the template does not read say the same: clients
-    send those of other models."""
+    """Return what a field asks for. Unread variables count too: clients send other models' ones."""
     unread = {name: given.get(name) for name in names if not switch.reads(name)}
     bools = {name: value for name, value in unread.items() if isinstance(value, bool)}
     try:
@@ -97,7 +93,7 @@ def _thinking(
 
 @cache
 def say_unkept() -> None:
-    """Once, as agents ask for it with every request."""
+    """Log a warning once: agents ask for it with every request."""
     logger.warning(
         "thinking.keep: this checkpoint's template leaves out the reasoning of earlier turns and "
         "has no switch for it; prompts stay as it makes them (said once; the header %s says it)",
@@ -107,7 +103,7 @@ def say_unkept() -> None:
 
 @cache
 def say_one_effort() -> None:
-    """Once, as agents send an effort with every request."""
+    """Log a warning once: agents send an effort with every request."""
     logger.warning(
         "this checkpoint's template does not read reasoning_effort: every level but none is the "
         "same thinking here, thinking_token_budget bounds it (said once)"

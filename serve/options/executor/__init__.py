@@ -1,1 +1,1 @@
-"""Who starts the processes of an engine, where it is not the user: vLLM's executor backends."""
+"""vLLM's executor backends: flags of engines whose processes other software starts."""

@@ -13,8 +13,10 @@ BACKENDS = ("mp", "uni", "ray")
 
 @dataclass(frozen=True)
 class RayOptions:
-    """What Ray is to start. devices_each: of a process; port: of JAX's coordinator on the host of
-    process 0; restart: whether an engine that was ready comes back by itself."""
+    """The processes that Ray starts, with `devices_each`; `port` is that of JAX's coordinator.
+
+    With `restart`, all processes start again if one dies after the engine was ready.
+    """
 
     num_processes: int
     devices_each: int
@@ -24,7 +26,7 @@ class RayOptions:
 
 
 def add_ray_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the group to a command."""
+    """Add the flags as a group."""
     group = parser.add_argument_group("several hosts by one command")
     group.add_argument(
         BACKEND, choices=BACKENDS, help="ray: Ray starts --num-processes, one a host; mp, uni: none"
@@ -38,8 +40,7 @@ def add_ray_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_ray_options(flags: argparse.Namespace, devices: int) -> RayOptions | None:
-    """None where Ray has no part in it. devices: of all processes. Raises ValueError for flags that
-    don't go together."""
+    """Read the group, None without Ray; ValueError for conflicts. `devices` is the total."""
     if flags.distributed_executor_backend != "ray":
         if flags.restart_workers:
             raise ValueError(f"{RESTART} needs {BACKEND} ray, which starts the processes")

@@ -1,1 +1,1 @@
-"""The command lines of other engines: their spellings, flags and environment variables."""
+"""Command lines of other engines: their spellings, flags and environment variables."""

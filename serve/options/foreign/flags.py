@@ -1,4 +1,4 @@
-"""Flags of vLLM, SGLang and ATOM that change nothing in this engine, each with the reason."""
+"""Flags of vLLM, SGLang and ATOM that have no effect in this engine, each with the reason."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -69,11 +69,11 @@ CHOICES = {
     "--dtype": ("auto",),
     "--load-format": ("auto", "safetensors"),
 }
-"""Known, with the values that say what this engine does anyhow."""
+"""Known flags, with the values that this engine implements anyhow."""
 
 
 class _Notice(argparse.Action):
-    """A flag that changes nothing: accepted, and listed."""
+    """Action of a flag without effect: accept and record it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **kwargs)
@@ -86,7 +86,7 @@ class _Notice(argparse.Action):
 
 
 def add_other_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds them; those that were given are in the namespace's `without_effect`, each once."""
+    """Add the flags; those given appear once each in the namespace's `without_effect`."""
     parser.set_defaults(without_effect=[])
     for names, count in ((WITH_VALUE, 1), (SWITCHES, 0), (SEVERAL_VALUES, "+")):
         for name in names:
@@ -96,6 +96,6 @@ def add_other_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def say_without_effect(flags: Sequence[str]) -> Iterator[str]:
-    """A line for each flag, or key of one."""
+    """Yield a line for each flag, or each key of a flag."""
     for flag in flags:
         yield f"{flag} has no effect in this engine: {REASONS[flag]}"

@@ -1,4 +1,4 @@
-"""Environment variables of other engines, named at start where they are set and not read here."""
+"""Report environment variables of other engines that are set but not read here."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,11 +14,11 @@ MEANINGS = {
     "options of other engines": ("VLLM_", "SGLANG_", "ATOM_", "SAFETENSORS_FAST_GPU"),
     "threads of OpenMP, which nothing here uses": ("OMP_NUM_THREADS",),
 }
-"""What variables are -> what their names begin with; the first that fits counts."""
+"""Meaning -> prefixes of variables; the first match counts."""
 
 
 def say_not_read(environment: Mapping[str, str]) -> Iterator[str]:
-    """A line for each kind of variable that is set."""
+    """Yield a line for each kind of variable that is set."""
     left = environment.keys() - {KEY_VARIABLE, HASHES_VARIABLE}
     for meaning, beginnings in MEANINGS.items():
         found = sorted(name for name in left if name.startswith(beginnings))

@@ -1,1 +1,1 @@
-"""`eagle3-train features`: a directory of what a target shows a draft of a small data set."""
+"""`eagle3-train features`: write the target's features of a small data set to a directory."""

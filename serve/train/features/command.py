@@ -1,4 +1,4 @@
-"""The command: samples through the target, a few at a time, with progress; it may be stopped."""
+"""Run samples through the target in batches, with progress; the command can be interrupted."""
 
 import argparse
 import shutil
@@ -34,7 +34,7 @@ from serve.train.samples import image_encoder, open_conversations
 
 
 def write_features(options: argparse.Namespace) -> bool:
-    """Writes features of `options.data` to `options.to`; False when interrupted."""
+    """Write features of `options.data` to `options.to`; False if interrupted."""
     directory = find_checkpoint(source_of(options, options.target, options.revision))
     check_roles(directory, None)
     tokenizer = load_tokenizer(directory)
@@ -66,7 +66,7 @@ def write_features(options: argparse.Namespace) -> bool:
 def _check_directory(
     options: argparse.Namespace, contents: Contents, target: Target, samples: ConversationSamples
 ) -> None:
-    """ValueError for a directory that holds something else, or a disk that is too small."""
+    """Raise ValueError for a directory with other content, or a disk that is too small."""
     to: Path = options.to
     if to.exists() and any(to.iterdir()):
         if not options.resume:
@@ -100,7 +100,7 @@ def _write(
             if not path.exists():
                 shown = show(longest, [samples[n] for n in numbers])
                 if not begun:
-                    contents.write(options.to)  # now that the target has run
+                    contents.write(options.to)  # the target has run successfully
                 write_samples(path, shown)
                 begun = True
             progress.update(task, advance=len(numbers))
@@ -114,7 +114,7 @@ def _shown(
     longest: int,
     samples: list[Sample],
 ) -> list[Sample]:
-    """Samples with their features, each in a row of its own: the pass skips what is padding."""
+    """Return samples with their features, each in its own row: the pass skips padding."""
     blank = [Sample([], [])] * (rows - len(samples))
     alone = [padded(sample, longest) for sample in [*samples, *blank]]
     batch: PackedBatch = jax.tree.map(lambda *parts: np.concatenate(parts), *alone)

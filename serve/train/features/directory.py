@@ -1,4 +1,4 @@
-"""Features on disk: a file for every few samples, each there whole or not at all."""
+"""Features on disk: one atomically written file per group of samples."""
 
 import argparse
 import hashlib
@@ -22,12 +22,12 @@ from eagle3_jax.training.packing import Features, Sample
 
 MANIFEST, PARTIAL = "features.json", ".partial"
 LOOKED_AT = 2**20
-"""Bytes of a file of weights, from its beginning and its end, by which a target is told."""
+"""Bytes at the start and end of a weight file that identify a target."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What decides the bits of features. target: a digest; dtype: of the target when it was run."""
+    """The settings that determine the bits of features; `target` is a digest of the target."""
 
     target: str
     aux_layer_ids: list[int]
@@ -43,7 +43,7 @@ class Computed:
         aux_layer_ids: Sequence[int],
         checkpoint: Path,
     ) -> "Computed":
-        """As a command with these flags would compute them."""
+        """Return the settings of a command with these flags."""
         return cls(
             target_digest(checkpoint),
             list(aux_layer_ids),
@@ -55,8 +55,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a directory holds, once it is whole. data: a digest of the samples, of which there are
-    so many, and file_samples in a file."""
+    """The content of a complete directory; `data` is a digest of the samples."""
 
     computed: Computed
     data: str
@@ -65,7 +64,7 @@ class Contents:
 
     @classmethod
     def read(cls, directory: Path) -> "Contents":
-        """ValueError for a directory that is none of these."""
+        """Read a directory's manifest; ValueError if it has none."""
         path = directory / MANIFEST
         if not path.is_file():
             raise ValueError(f"{directory} has no {MANIFEST}: `eagle3-train features` makes one")
@@ -76,7 +75,7 @@ class Contents:
             raise ValueError(f"{path} is of another release, or damaged: {error}") from error
 
     def write(self, directory: Path) -> None:
-        """Makes the directory, and says what it will hold."""
+        """Create the directory with its manifest."""
         directory.mkdir(parents=True, exist_ok=True)
         partial = directory / (MANIFEST + PARTIAL)
         partial.write_text(f"{json.dumps(asdict(self), indent=2)}\n", encoding="utf-8")
@@ -84,13 +83,13 @@ class Contents:
 
     @property
     def files(self) -> list[range]:
-        """The numbers of the samples of each file."""
+        """Numbers of the samples of each file."""
         starts = range(0, self.samples, self.file_samples)
         return [range(start, min(start + self.file_samples, self.samples)) for start in starts]
 
 
 def check_same(directory: Path, ours: Contents | Computed, wanted: Contents | Computed) -> None:
-    """ValueError where a directory is not what a command with its flags would make."""
+    """Raise ValueError if a directory differs from the output of a command with these flags."""
     mine, others = _flat(asdict(ours)), _flat(asdict(wanted))
     if names := [name for name in mine if mine[name] != others[name]]:
         given = ", ".join(f"{name} {mine[name]}, not {others[name]}" for name in names)
@@ -103,12 +102,12 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def path_of(directory: Path, number: int) -> Path:
-    """Of a file of features."""
+    """Return the path of a feature file."""
     return directory / f"features-{number:06}.safetensors"
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
-    """Samples with their features, one behind the other."""
+    """Write samples with their features, concatenated."""
     shown = [sample.features for sample in samples if sample.features is not None]
     arrays = {
         "lengths": np.array([len(sample.token_ids) for sample in samples], np.int32),
@@ -123,11 +122,13 @@ def write_samples(path: Path, samples: Sequence[Sample]) -> None:
 
 
 class FeatureSamples:
-    """The samples of a directory that fit into a row, with their features; left_out: how many are
-    longer. lengths: int32, tokens of each."""
+    """The samples of a directory that fit into a row, with their features.
+
+    `left_out` counts longer samples; `lengths` has the tokens of each, int32.
+    """
 
     def __init__(self, directory: Path, longest: int) -> None:
-        """ValueError for a directory that isn't whole."""
+        """Open a directory; ValueError if it is incomplete."""
         self._directory, self.contents = directory, Contents.read(directory)
         files = range(len(self.contents.files))
         if missing := [number for number in files if not path_of(directory, number).exists()]:
@@ -155,11 +156,11 @@ class FeatureSamples:
         return Sample(found["token_ids"], found["wanted"], Features(found["aux"], found["hidden"]))
 
     def check(self, wanted: Computed) -> None:
-        """ValueError where they were computed otherwise than a training run would."""
+        """Raise ValueError if the features have other settings than a training run's."""
         check_same(self._directory, self.contents.computed, wanted)
 
     def counts(self, vocab_size: int) -> np.ndarray:
-        """How often each id occurs in all answers."""
+        """Count each id in all answers."""
         found = np.zeros(vocab_size, np.int64)
         for number in range(len(self.contents.files)):
             part = self._arrays(number, ["token_ids", "wanted"])
@@ -174,7 +175,7 @@ class FeatureSamples:
 
 
 def target_digest(directory: Path) -> str:
-    """Tells a target from others, fine-tuned ones of the same shapes too, without reading all."""
+    """Return a digest that identifies a target, fine-tuned ones too, without reading all of it."""
     found = hashlib.sha256((directory / CONFIG).read_bytes())
     if is_store(directory):
         found.update((directory / MANIFEST_FILE).read_bytes())

@@ -1,1 +1,1 @@
-"""`eagle3-train regenerate`: conversations whose answers are the target's own."""
+"""`eagle3-train regenerate`: replace the answers of conversations by a served target's own."""

@@ -1,4 +1,4 @@
-"""A file of conversations that grows line by line, and goes on after a kill."""
+"""A file of conversations that grows line by line, and can be resumed after a kill."""
 
 import json
 from collections import Counter
@@ -13,14 +13,13 @@ LEFT_OUT = ".left_out.jsonl"
 
 
 class AnswersFile:
-    """`path`, JSONL that `eagle3-train draft --data` reads, and beside it one of what is left out.
+    """A JSONL file for `eagle3-train draft --data`, and a second one of omitted conversations.
 
-    done: which records are in either. A line is there whole or, after a kill, cut off as the last
-    one, which is taken away.
+    `done` has the records in either file. A last line that a kill cut off is removed.
     """
 
     def __init__(self, path: Path, records: Records, *, resume: bool) -> None:
-        """Raises ValueError for a file that is not to be gone on with, or holds other records."""
+        """Open both files; ValueError for one that must not be resumed, or has other records."""
         self._left_out = path.with_name(path.name + LEFT_OUT)
         if not resume and any(_size(file) for file in (path, self._left_out)):
             raise ValueError(f"{path} is there; add --resume or name another --output")
@@ -48,7 +47,7 @@ class AnswersFile:
         self._others.close()
 
     def write(self, index: int, found: Answered | Unanswered, tools: Any) -> None:
-        """Adds what became of a record."""
+        """Add the result for a record."""
         self._count(index, found)
         if isinstance(found, Unanswered):
             self._others.write(f"{json.dumps({'index': index, 'reason': found.reason})}\n")
@@ -58,7 +57,7 @@ class AnswersFile:
 
     @property
     def summary(self) -> str:
-        """In a line, with the reasons for what is left out."""
+        """One line, with the reasons for omitted conversations."""
         text = f"{self.answers} conversations, {self.tokens:,} tokens of answers"
         reasons = (f"{count} left out: {reason}" for reason, count in self.reasons.most_common(3))
         return "; ".join([text, *reasons])
@@ -85,7 +84,7 @@ def _size(path: Path) -> int:
 
 
 def _whole_lines(path: Path) -> list[Any]:
-    """The lines of a file, which is cut behind the last one that has an end."""
+    """Return the lines of a file, after cutting off an incomplete last line."""
     if not path.exists():
         return []
     raw = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Conversations at an OpenAI endpoint: each question again, each answer its model's own."""
+"""Ask an OpenAI endpoint the questions of conversations, to get its model's own answers."""
 
 import argparse
 import itertools
@@ -16,29 +16,28 @@ from serve.demo.corpus.conversation import Message
 from serve.openai.prompts.history import REASONING
 
 RETRIES = 6
-"""Of a request that found no server or a busy one; the client waits longer each time."""
+"""Retries of a request that found no server or a busy one, with growing delays."""
 TIMEOUT_S = 3600.0
 REFUSED = (400, 413, 422)
-"""What a server says of a request that it will never answer: too long, say."""
+"""Statuses of requests that a server will never answer, for example if they are too long."""
 
 
 class Answered(NamedTuple):
-    """A conversation with new answers, of so many tokens."""
+    """A conversation with new answers, of `tokens` tokens."""
 
     messages: list[Message]
     tokens: int
 
 
 class Unanswered(NamedTuple):
-    """Why a conversation is left out."""
+    """The reason why a conversation is omitted."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Asking:
-    """A model behind an endpoint. sampling: fields of every request; seed: of conversation 0, the
-    next one has the next."""
+    """A model at an endpoint; conversation i has seed `seed` + i, `sampling` is in all requests."""
 
     client: openai.AsyncOpenAI
     model: str
@@ -48,7 +47,7 @@ class Asking:
     @classmethod
     @asynccontextmanager
     async def of(cls, options: argparse.Namespace) -> AsyncIterator["Asking"]:
-        """What the flags say; the model is the first that is served where they name none."""
+        """Connect as the flags describe; the default model is the first one served."""
         key = os.environ.get("OPENAI_API_KEY", "none")
         async with openai.AsyncOpenAI(
             base_url=options.url, api_key=key, max_retries=RETRIES, timeout=TIMEOUT_S
@@ -67,10 +66,10 @@ class Asking:
     async def converse(
         self, index: int, messages: Sequence[Message], tools: Sequence[Message]
     ) -> Answered | Unanswered:
-        """The questions of a conversation with new answers, its last question too. It ends before
-        results of calls: those in it answer calls that another model made.
+        """Return a conversation's questions, up to the last, with new answers.
 
-        Raises OSError where the endpoint fails.
+        It ends before results of tool calls, which belong to another model's calls. Raises OSError
+        if the endpoint fails.
         """
         said: list[Message] = []
         tokens = 0
@@ -111,8 +110,7 @@ class Asking:
 
 
 def _questions(messages: Sequence[Message]) -> list[Message]:
-    """Those up to the first result of a call, of which the last is an answer: one is to be had
-    where a question is the last."""
+    """Return messages before the first tool result, up to an answer, adding one if needed."""
     found = list(itertools.takewhile(lambda message: message["role"] != "tool", messages))
     if found and found[-1]["role"] == "user":
         found.append({"role": "assistant"})
@@ -122,7 +120,7 @@ def _questions(messages: Sequence[Message]) -> list[Message]:
 
 
 def _message(message: ChatCompletionMessage) -> Message:
-    """An answer as it stands in a conversation, reasoning and calls included."""
+    """Return an answer in a conversation's form, with reasoning and calls."""
     given = json.loads(message.model_dump_json(exclude_none=True))
     reasoning = next((given[name] for name in REASONING if given.get(name)), None)
     calls = given.get("tool_calls")

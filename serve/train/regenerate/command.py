@@ -1,4 +1,4 @@
-"""The command: as many conversations at a time as asked for, with progress."""
+"""Run the command: concurrent conversations, with progress."""
 
 import argparse
 import asyncio
@@ -12,8 +12,7 @@ from serve.train.regenerate.asking import Asking
 
 
 def regenerate(options: argparse.Namespace) -> bool:
-    """Puts the questions of `options.data` to `options.url`, and writes `options.output`; False
-    when interrupted."""
+    """Ask `options.url`, and write its answers to `options.output`; False if interrupted."""
     records = open_records(options.data, options.split)
     with AnswersFile(options.output, records, resume=options.resume) as file:
         try:

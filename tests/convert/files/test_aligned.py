@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convert.files.aligned import aligned_empty
+from convert.published.read_parameter import aligned_empty
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.uint8])

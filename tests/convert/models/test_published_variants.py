@@ -23,8 +23,8 @@ from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.config.draft_layouts import is_draft
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.target import Target
+from eagle3_tools.plan.cli import main as plan
 from pallas_kernels import QuantFormat
-from serve.plan.cli import main as plan
 
 REFUSED = [name for name, variant in VARIANTS.items() if "refused" in variant]
 LOADED = [name for name in VARIANTS if name not in REFUSED]

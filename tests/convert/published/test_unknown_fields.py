@@ -15,7 +15,7 @@ from convert.published.unknown_fields import unknown_fields
 from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.config.draft_layouts import is_draft
 from eagle3_jax.models.target import Target
-from serve.plan.cli import main as plan
+from eagle3_tools.plan.cli import main as plan
 
 PUBLISHED = sorted((ORACLES / "published").glob("*.config.json"))
 EVERY = [*PUBLISHED, *sorted(ORACLES.rglob("*/config.json"))]

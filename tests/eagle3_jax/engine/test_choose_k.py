@@ -15,10 +15,10 @@ from eagle3_jax.engine.adaptive.choose_k import (
     FixedChooser,
     GoodputChooser,
     Load,
+    RecentAcceptance,
+    StepCosts,
     best_k,
 )
-from eagle3_jax.engine.adaptive.recent_acceptance import RecentAcceptance
-from eagle3_jax.engine.adaptive.step_cost import StepCosts
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams

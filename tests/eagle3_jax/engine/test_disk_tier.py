@@ -25,7 +25,7 @@ from eagle3_jax.engine.kv.tiers.page_files import (
     write_page,
 )
 from eagle3_jax.engine.kv.tiers.page_index import LOCK
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot
+from eagle3_jax.engine.page_tiers import KeyedSlot
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000

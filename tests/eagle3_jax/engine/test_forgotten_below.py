@@ -9,7 +9,7 @@ from simulated_device import SimulatedRunner, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.tiers.exports import Export
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, Place
+from eagle3_jax.engine.page_tiers import KeyedSlot, Place
 from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NOT_FINITE

@@ -9,7 +9,8 @@ from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB
 
 from eagle3_jax.engine.grammars.cache import GrammarCache
-from eagle3_jax.engine.grammars.interface import Footprint, load_grammars
+from eagle3_jax.engine.grammars.interface import Footprint
+from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine.grammars.interface import Matcher, load_grammars
-from eagle3_jax.engine.grammars.nodes import fill_nodes, paths_of
+from eagle3_jax.engine.grammars.interface import Matcher
+from eagle3_jax.engine.grammars.loading import load_grammars
+from eagle3_jax.engine.grammars.masking import fill_nodes, paths_of
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.tree.nodes import chains_as_trees

@@ -20,7 +20,7 @@ from tiny import VOCAB, tiny_draft, tiny_target
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
+from eagle3_jax.engine.page_tiers import NO_TOKENS, TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from eagle3_jax.engine.kv.tiers.disk_tier import DiskTier
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot
+from eagle3_jax.engine.page_tiers import KeyedSlot
 
 WRITER = """
 import sys

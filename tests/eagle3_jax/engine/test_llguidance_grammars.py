@@ -8,7 +8,8 @@ import pytest
 from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine.grammars.interface import Grammars, Matcher, load_grammars
+from eagle3_jax.engine.grammars.interface import Grammars, Matcher
+from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.sampling.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks, unpack_mask
 

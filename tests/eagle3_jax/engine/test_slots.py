@@ -19,7 +19,7 @@ from eagle3_jax.engine.kv.tiers.fetches import Fetches
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
 from eagle3_jax.engine.kv.tiers.page_files import write_page
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex
-from eagle3_jax.engine.kv.tiers.tier import KeyedPage, KeyedSlot
+from eagle3_jax.engine.page_tiers import KeyedPage, KeyedSlot
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
 
@@ -129,8 +129,8 @@ def test_a_prompt_that_runs_again_is_exported_once() -> None:
     assert pool.free == pool.total and not tier._holds.total()
 
 
-@pytest.mark.parametrize(("least", "found"), [(None, 2), (7, 2), (8, 2), (9, 0)])
-def test_pages_are_loaded_from_the_least_number_of_tokens_on(least: int | None, found: int) -> None:
+@pytest.mark.parametrize(("least", "found"), [(1, 2), (7, 2), (8, 2), (9, 0)])
+def test_pages_are_loaded_from_the_least_number_of_tokens_on(least: int, found: int) -> None:
     config = EngineConfig(page_size=4, kv_offloading_least_tokens=least)
     tier = HostTier(Copies(), 4)
     prefixes = PrefixCache(PagePool(9, has_tier=True), config, tier)

@@ -12,7 +12,7 @@ from wide_pair import wide_target
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.sampling.params import SamplingParams
-from pallas_kernels.aot.hlo import parse_module
+from eagle3_tools.aot.hlo import parse_module
 
 K = 3
 OPTIONS: list[dict[str, Any]] = [

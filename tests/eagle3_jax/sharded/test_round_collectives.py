@@ -31,7 +31,7 @@ from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from pallas_kernels.aot.collectives import Collective, collectives
+from eagle3_tools.aot.collectives import Collective, collectives
 from pallas_kernels.mla_share.layout import MASS
 
 K, BATCH = 3, 4

@@ -4,12 +4,12 @@ from functools import partial
 
 import jax
 
+from eagle3_tools.aot.check import check
+from eagle3_tools.aot.speed import share_problems
+from eagle3_tools.kernel_model.record import CaseFacts
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.check import check
-from pallas_kernels.aot.speed import share_problems
 from pallas_kernels.case import Case
-from pallas_kernels.kernel_model.record import CaseFacts
 from pallas_kernels.tuning import trying
 
 

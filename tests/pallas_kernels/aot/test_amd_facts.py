@@ -8,18 +8,18 @@ pytest.importorskip("tinygrad")
 from tinygrad.renderer.amd.dsl import s, v  # pyright: ignore[reportMissingImports]
 from tinygrad.runtime.autogen.amd.cdna import ins  # pyright: ignore[reportMissingImports]
 
-from pallas_kernels.aot.amd.decode import decode
-from pallas_kernels.aot.amd.flow import Flow, Loop, read_flow
-from pallas_kernels.aot.amd.operations import (
+from eagle3_tools.aot.amd.decode import decode
+from eagle3_tools.aot.amd.flow import Flow, Loop, read_flow
+from eagle3_tools.aot.amd.operations import (
     is_load,
     lds_bytes,
     matrix_clocks,
     matrix_kind,
     memory_width,
 )
-from pallas_kernels.aot.amd.origins import origins
-from pallas_kernels.aot.amd.timeline import of_loop
-from pallas_kernels.aot.amd.trip_counts import trip_count
+from eagle3_tools.aot.amd.origins import origins
+from eagle3_tools.aot.amd.timeline import of_loop
+from eagle3_tools.aot.amd.trip_counts import trip_count
 
 ALL = 15 | 7 << 4 | 15 << 8 | 3 << 14
 """A wait for nothing."""

@@ -13,21 +13,21 @@ import pytest
 from jax import Array
 from small_kernels import matmul, small_case
 
-from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot import __main__ as command
-from pallas_kernels.aot import targets
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.check import Checked, check
-from pallas_kernels.aot.compile import Program
-from pallas_kernels.aot.expectations import (
+from eagle3_tools.aot import __main__ as command
+from eagle3_tools.aot import targets
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.check import Checked, check
+from eagle3_tools.aot.compile import Program
+from eagle3_tools.aot.expectations import (
     copy_problems,
     kernel_problems,
     logits_problems,
     matrix_problems,
     temporary_problems,
 )
-from pallas_kernels.aot.workers import Failure
+from eagle3_tools.aot.workers import Failure
+from pallas_kernels import gpu
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import AMD, ARCHS
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from pallas_kernels.aot.amd.code_object import GpuKernel, read_code_object
+from eagle3_tools.aot.amd.code_object import GpuKernel, read_code_object
 
 ENTRY = {
     ".name": "mla_decode",

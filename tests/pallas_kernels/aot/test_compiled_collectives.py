@@ -1,6 +1,6 @@
 """Collectives of optimised HLO as XLA's GPU compiler writes it."""
 
-from pallas_kernels.aot.collectives import Collective, collectives
+from eagle3_tools.aot.collectives import Collective, collectives
 
 PROGRAM = """HloModule jit__round, is_scheduled=true
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from eagle3_tools.aot import compile_program
 from pallas_kernels import gpu, triton
-from pallas_kernels.aot import compile_program
 from pallas_kernels.case import AMD
 from pallas_kernels.fp8_matmul.tiles import choose_tiles
 from pallas_kernels.shapes import MATRICES

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from pallas_kernels.aot.hlo import parse_module
-from pallas_kernels.aot.launches import count, launches
+from eagle3_tools.aot.hlo import parse_module
+from eagle3_tools.aot.launches import count, launches
 
 LAYER = """
   %fusion.N = (bf16[64,7168]{1,0}, f32[64]{0}) fusion(%get-tuple-element.N), kind=kLoop, \

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 from small_kernels import ROWS, matmul, small_case
 
+from eagle3_tools.aot.check import check
+from eagle3_tools.aot.nvidia.ptx import SmKernel
+from eagle3_tools.aot.speed import may_be_narrow, width_problems
+from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
 from pallas_kernels import QuantFormat
-from pallas_kernels.aot.check import check
-from pallas_kernels.aot.nvidia.ptx import SmKernel
-from pallas_kernels.aot.speed import may_be_narrow, width_problems
-from pallas_kernels.aot.triton_calls import TritonCall, triton_calls
 from pallas_kernels.quantized.examples import example_kernel
 
 HLO = """

@@ -12,12 +12,12 @@ from jax import Array
 from jax.experimental.pallas import triton as plt
 from small_kernels import INPUTS, OUTPUTS, ROWS, matmul, small_case
 
+from eagle3_tools.aot.check import Checked, check
+from eagle3_tools.aot.expectations import kernel_problems
+from eagle3_tools.aot.nvidia.ptx import SmKernel
+from eagle3_tools.aot.report import overview
+from eagle3_tools.aot.targets import NVIDIA
 from pallas_kernels import triton
-from pallas_kernels.aot.check import Checked, check
-from pallas_kernels.aot.expectations import kernel_problems
-from pallas_kernels.aot.nvidia.ptx import SmKernel
-from pallas_kernels.aot.report import overview
-from pallas_kernels.aot.targets import NVIDIA
 from pallas_kernels.case import Case
 
 GOOD = SmKernel("k", 255, 64, 232_448, 256, {"wgmma.bf16.m64n64k16": 8}, {}, {})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_kernels.aot.nvidia import toolkit
-from pallas_kernels.aot.nvidia.ptx import SmKernel, read_kernels
+from eagle3_tools.aot.nvidia import toolkit
+from eagle3_tools.aot.nvidia.ptx import SmKernel, read_kernels
 
 PTX = """
 .visible .entry mla_decode(.param .u64 .ptr .global .align 16 mla_decode_param_0)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pallas_kernels.aot.nvidia.facts import read_facts
-from pallas_kernels.aot.nvidia.ptx import SmKernel
-from pallas_kernels.aot.triton_calls import TritonCall
-from pallas_kernels.kernel_model.facts import KernelFacts, Load
+from eagle3_tools.aot.nvidia.facts import read_facts
+from eagle3_tools.aot.nvidia.ptx import SmKernel
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import KernelFacts, Load
 
 WEIGHTS, ROWS = 1 << 26, 1 << 14
 BODY = """

@@ -8,13 +8,13 @@ import pytest
 from halved import halved, with_half_the_stages
 from small_kernels import INPUTS, OUTPUTS, matmul, small_case
 
-from pallas_kernels.aot import check as checking
-from pallas_kernels.aot import speed
-from pallas_kernels.aot.check import check
-from pallas_kernels.aot.speed import OF_ANOTHER_COMPILER, TOLERANCE, share_problems
+from eagle3_tools.aot import check as checking
+from eagle3_tools.aot import speed
+from eagle3_tools.aot.check import check
+from eagle3_tools.aot.speed import OF_ANOTHER_COMPILER, TOLERANCE, share_problems
+from eagle3_tools.kernel_model.gpus import BY_ARCH
+from eagle3_tools.kernel_model.record import CaseFacts, recorded, recorded_with, write_record
 from pallas_kernels.case import AMD, Case
-from pallas_kernels.kernel_model.gpus import BY_ARCH
-from pallas_kernels.kernel_model.record import CaseFacts, recorded, recorded_with, write_record
 
 GOOD = small_case(matmul(64, stages=3))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallas_kernels.aot.amd.stubs import make_stubs
+from eagle3_tools.aot.amd.stubs import make_stubs
 
 TOOLS = ("gcc", "nm", "readelf")
 needs_gcc = pytest.mark.skipif(

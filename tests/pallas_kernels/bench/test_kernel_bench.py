@@ -16,18 +16,23 @@ import pytest
 import torch
 from jax import Array
 
-from pallas_kernels import tuning
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.bench.ahead import Turns
-from pallas_kernels.bench.bars import bars
-from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.choice.chosen import in_turn
-from pallas_kernels.bench.choice.rehearsed import rehearsed
-from pallas_kernels.bench.correct import compile_contract, largest_error
-from pallas_kernels.bench.given_rows import with_given_rows
-from pallas_kernels.bench.measure import FLEX, XLA, Measured, compile_case, measure, with_floor
-from pallas_kernels.bench.peers.by_torch import torch_peers
-from pallas_kernels.bench.timing import (
+from eagle3_tools.kernel_bench.ahead import Turns
+from eagle3_tools.kernel_bench.bars import bars
+from eagle3_tools.kernel_bench.ceilings import Ceilings
+from eagle3_tools.kernel_bench.choice.chosen import in_turn
+from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
+from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
+from eagle3_tools.kernel_bench.measure import (
+    XLA,
+    Measured,
+    compile_case,
+    measure,
+    with_floor,
+    with_given_rows,
+)
+from eagle3_tools.kernel_bench.peers import FLEX
+from eagle3_tools.kernel_bench.peers.by_torch import torch_peers
+from eagle3_tools.kernel_bench.timing import (
     CACHE_BYTES,
     DRY,
     Chain,
@@ -40,7 +45,9 @@ from pallas_kernels.bench.timing import (
     nbytes_of,
     sampled,
 )
-from pallas_kernels.bench.tune import around, tune, write_tuned
+from eagle3_tools.kernel_bench.tune import around, tune, write_tuned
+from pallas_kernels import tuning
+from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
 from pallas_kernels.grouped_matmul import GatedKernels, grouped_mlp
 from pallas_kernels.mla_decode import cases as mla_cases
@@ -133,7 +140,7 @@ def test_a_case_is_measured_with_its_peers_and_one_that_refuses_is_recorded(
     assert found.right and set(found.peers) == {XLA, "torch.matmul"}
     assert (found.against("torch.matmul") or 0) > 0
     assert with_floor(found, case_of(), CEILINGS).floor_us == pytest.approx(2 * 64**3 / 1e6)
-    monkeypatch.setattr("pallas_kernels.bench.peers.by_torch.time_torch", refuse)
+    monkeypatch.setattr("eagle3_tools.kernel_bench.peers.by_torch.time_torch", refuse)
     assert measured(case_of()).peers["torch.matmul"] == "NotImplementedError: no such GPU"
     assert not measured(case_of(run=wrong)).right
     assert set(measured(case_of(), wanted=lambda peer: peer == XLA).peers) == {XLA}
@@ -283,7 +290,7 @@ def test_the_tuner_goes_on_from_what_is_faster_and_right(
         )
 
     monkeypatch.setattr(tuning, "FOLDER", tmp_path)
-    monkeypatch.setattr("pallas_kernels.bench.tune.compile_chain", compile_chain)
+    monkeypatch.setattr("eagle3_tools.kernel_bench.tune.compile_chain", compile_chain)
     tuning.measured.cache_clear()
     (found,) = tune(case_of(run=lambda x, w: tuned("matmul", "m64", Tiles(16))))
     assert (found.tiles, found.us, found.heuristic_us) == ({"rows": 32, "warps": 8}, 7.0, 10.0)

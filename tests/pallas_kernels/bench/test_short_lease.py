@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.kernel_bench import __main__ as command
+from eagle3_tools.kernel_bench import carry as carrying
+from eagle3_tools.kernel_bench import session
+from eagle3_tools.kernel_bench.ahead import Ahead, Turns
+from eagle3_tools.kernel_bench.ceilings import Ceilings
+from eagle3_tools.kernel_bench.choice.chosen import NAMED, named
+from eagle3_tools.kernel_bench.measure import Measured
+from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
+from eagle3_tools.kernel_bench.timing import Spread, Timed
+from eagle3_tools.kernel_bench.worker import Job, Opening
 from pallas_kernels.all_cases import all_cases
-from pallas_kernels.aot.workers import Failure
-from pallas_kernels.bench import __main__ as command
-from pallas_kernels.bench import carry as carrying
-from pallas_kernels.bench import session
-from pallas_kernels.bench.ahead import Ahead, Turns
-from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.choice.chosen import NAMED, named
-from pallas_kernels.bench.measure import Measured
-from pallas_kernels.bench.record import Record, measured_case, read_record
-from pallas_kernels.bench.timing import Spread, Timed
-from pallas_kernels.bench.worker import Job, Opening
 
 ROOT = Path(__file__).parents[3]
 CHEAP = "route"
@@ -37,7 +37,7 @@ CHEAP = "route"
 def start(record: Path, *flags: str) -> subprocess.Popen[str]:
     arguments = ["--dry-run", "--only", CHEAP, "--json", str(record), *flags]
     return subprocess.Popen(
-        [sys.executable, "-m", "pallas_kernels.bench", *arguments],
+        [sys.executable, "-m", "eagle3_tools.kernel_bench", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -181,7 +181,7 @@ def test_programs_are_compiled_once_and_what_the_compiler_says_comes_with_the_ca
 BARE = """\
 import pkgutil, importlib, pallas_kernels
 for found in pkgutil.walk_packages(pallas_kernels.__path__, "pallas_kernels."):
-    if not found.name.startswith("pallas_kernels.aot.amd"):
+    if not found.name.startswith("eagle3_tools.aot.amd"):
         importlib.import_module(found.name)
 print(pallas_kernels.__file__)
 """

@@ -13,10 +13,9 @@ from pydantic import TypeAdapter
 
 from eagle3_jax.engine import Request, RequestOutput
 from eagle3_jax.sampling.params import SamplingParams
-from serve.anthropic.answer import MessageAnswer
+from serve.anthropic.answer import PING, MessageAnswer, with_pings
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import Content
-from serve.anthropic.pings import PING, with_pings
 from serve.chat_format.parser import AnswerParser
 from serve.engine.errors import ShuttingDown
 from serve.engine.stream import OutputStream

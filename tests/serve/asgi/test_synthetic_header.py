@@ -9,7 +9,7 @@ from fake_server import Served
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.drive import drive
+from eagle3_tools.bench.common.drive import drive
 
 NAME, HEADER = "synthetic_acceptance_length", "x-synthetic-acceptance-length"
 PATHS = {

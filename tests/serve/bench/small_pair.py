@@ -13,7 +13,7 @@ from oracle_files import ORACLES
 from convert import load_tokenizer
 from eagle3_jax import DraftConfig, Eagle3Draft
 from eagle3_jax.config import RopeConfig
-from serve.bench.cpu.kimi_108m import KIMI_108M, random_target
+from eagle3_tools.bench.cpu.kimi_108m import KIMI_108M, random_target
 from serve.pair.generation_config import SamplingDefaults
 from serve.pair.loading import LoadedPair
 

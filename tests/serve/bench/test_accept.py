@@ -10,8 +10,13 @@ from convert import load_tokenizer
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.programs.executor import Progress
-from serve.bench.common.accept_length import OVERALL, AcceptCounts, distinct_bigrams, measure_accept
-from serve.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.common.accept_length import (
+    OVERALL,
+    AcceptCounts,
+    distinct_bigrams,
+    measure_accept,
+)
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import CATEGORIES, held_out_prompts
 
 IDLE = EngineStats(

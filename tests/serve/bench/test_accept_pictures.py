@@ -9,12 +9,12 @@ from datasets import Dataset, Image
 from seeing import seeing
 
 from eagle3_jax import SamplingParams
-from serve.bench.acceptance.answerers import ServerAnswerer, measure_tasks
-from serve.bench.acceptance.judging import is_right
-from serve.bench.acceptance.picture_terms import count_pictures
-from serve.bench.acceptance.tasks import read_tasks
-from serve.bench.cli import main
-from serve.bench.load.http_client import Address
+from eagle3_tools.bench.acceptance.answerers import ServerAnswerer, measure_tasks
+from eagle3_tools.bench.acceptance.judging import is_right
+from eagle3_tools.bench.acceptance.picture_terms import count_pictures
+from eagle3_tools.bench.acceptance.tasks import read_tasks
+from eagle3_tools.bench.cli import main
+from eagle3_tools.bench.load.http_client import Address
 from serve.demo.pictures.files import FILE, write_questions
 
 QUESTION = "Which colour is the cat?\nOptions: A: red, B: black, C: blue, D: green"
@@ -101,7 +101,7 @@ def test_a_server_is_shown_the_pictures_and_judged(
     rows = lines(pictures)
     rows[1]["answer"] = "yes"
     (pictures / FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    monkeypatch.setattr("serve.bench.load.counters.read_counts", lambda _: {})
+    monkeypatch.setattr("eagle3_tools.bench.load.counters.read_counts", lambda _: {})
     with seeing() as server:
         address = Address.of(f"{server.http.base_url}")
         sampling = SamplingParams(temperature=0.0, max_tokens=8, seed=0)

@@ -10,13 +10,13 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax import SamplingParams
-from serve.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
-from serve.bench.acceptance.seen_prompts import PromptMaker
-from serve.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
-from serve.bench.cli import main
-from serve.bench.common.accept_length import OVERALL, AcceptRow
-from serve.bench.common.held_out import HeldOutPrompt
-from serve.bench.load.http_client import Address
+from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
+from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
+from eagle3_tools.bench.cli import main
+from eagle3_tools.bench.common.accept_length import OVERALL, AcceptRow
+from eagle3_tools.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.load.http_client import Address
 from serve.demo.corpus import held_out_prompts
 from serve.images.reader import NoImages
 
@@ -101,7 +101,7 @@ def test_a_server_s_acceptance_is_read_from_its_metrics(fake: Served) -> None:
 
 
 def test_without_metrics_its_responses_tell(fake: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.bench.load.counters.read_counts", lambda _: {})
+    monkeypatch.setattr("eagle3_tools.bench.load.counters.read_counts", lambda _: {})
     rows = measure_tasks(at(fake), TASKS)
     check(rows)
     assert rows[-1].per_position == () and rows[-1].histogram == ()

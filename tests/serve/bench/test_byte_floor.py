@@ -3,8 +3,8 @@
 import jax
 from flax import nnx
 
-from serve.bench.cpu.byte_floor import byte_floor
-from serve.bench.cpu.kimi_108m import random_target
+from eagle3_tools.bench.cpu.byte_floor import byte_floor
+from eagle3_tools.bench.cpu.kimi_108m import random_target
 
 TARGET = nnx.eval_shape(random_target)
 

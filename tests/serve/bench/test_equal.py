@@ -13,10 +13,10 @@ from small_pair import PROMPTS, TARGET, small_pair
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.equality.cases import Case, full_plan, quick_plan
-from serve.bench.equality.ties import Difference, Scorer
-from serve.bench.studies import equal
-from serve.bench.studies.equal import SETTINGS, CaseResult, check_equal, summarize
+from eagle3_tools.bench.equality.cases import Case, full_plan, quick_plan
+from eagle3_tools.bench.equality.ties import Difference, Scorer
+from eagle3_tools.bench.studies import equal
+from eagle3_tools.bench.studies.equal import SETTINGS, CaseResult, check_equal, summarize
 from serve.pair.loading import LoadedPair
 
 VOCAB = TARGET.vocab_size

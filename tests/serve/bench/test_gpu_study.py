@@ -16,10 +16,10 @@ import pytest
 from small_pair import PROMPTS, small_pair
 
 from eagle3_jax.engine import EngineConfig
-from pallas_kernels.bench.record import read_record
-from serve.bench.cli import parse_bench_flags
-from serve.bench.gpu import bare_round as rounds
-from serve.bench.gpu.launched import UNNAMED, Launched, launched_by, read_trace
+from eagle3_tools.bench.cli import parse_bench_flags
+from eagle3_tools.bench.gpu import bare_round as rounds
+from eagle3_tools.bench.gpu.launched import UNNAMED, Launched, launched_by, read_trace
+from eagle3_tools.kernel_bench.record import read_record
 
 KINDS = ["conditions", "round", "loop", "tokens", "bars"]
 """Of the lines of a record."""
@@ -76,7 +76,7 @@ def rehearsed(tmp_path: Path) -> tuple[Path, Callable[..., subprocess.Popen[str]
 
     def start(*flags: str) -> subprocess.Popen[str]:
         small = "--dry-run", "--batch", "2", "--max-tokens", "8", "--json", str(record)
-        command = sys.executable, "-m", "serve.bench", "gpu", *small, *flags
+        command = sys.executable, "-m", "eagle3_tools.bench", "gpu", *small, *flags
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     return record, start

@@ -8,15 +8,15 @@ import pytest
 from small_pair import TARGET
 
 from eagle3_jax.engine.programs.program import Program, ProgramKind
-from serve.bench.common.command import write_record
-from serve.bench.common.conditions import conditions
-from serve.bench.cpu.bandwidth import ReadBandwidth
-from serve.bench.cpu.context import split_time
-from serve.bench.cpu.kimi_108m import random_target
-from serve.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps
-from serve.bench.cpu.plain import Lengths, compare_plain, step_spread
-from serve.bench.cpu.transformers_peer import TransformersPeer, need_compiler
-from serve.bench.studies.cpu import CpuRecord
+from eagle3_tools.bench.common.command import write_record
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.context import split_time
+from eagle3_tools.bench.cpu.kimi_108m import random_target
+from eagle3_tools.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps
+from eagle3_tools.bench.cpu.plain import Lengths, compare_plain, step_spread
+from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
+from eagle3_tools.bench.studies.cpu import CpuRecord
 
 
 def test_a_step_is_the_difference_of_two_lengths() -> None:

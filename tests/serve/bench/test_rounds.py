@@ -8,12 +8,12 @@ from small_pair import PROMPTS, TARGET, small_pair
 from eagle3_jax import generate
 from eagle3_jax.engine import CollectedOutput, EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
-from serve.bench.common.accept_length import AcceptCounts, AcceptRow
-from serve.bench.common.spread import Spread
-from serve.bench.cpu import rounds
-from serve.bench.cpu.answers import AnswerRun, AnswerSpeed
-from serve.bench.cpu.phases import PhaseChains
-from serve.bench.cpu.rounds import RoundTimes, compare_rounds, round_result
+from eagle3_tools.bench.common.accept_length import AcceptCounts, AcceptRow
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.cpu import rounds
+from eagle3_tools.bench.cpu.answers import AnswerRun, AnswerSpeed
+from eagle3_tools.bench.cpu.phases import PhaseChains
+from eagle3_tools.bench.cpu.rounds import RoundTimes, compare_rounds, round_result
 
 CONFIG = EngineConfig(
     num_speculative_tokens=2, max_model_len=64, max_num_seqs=2, batch_buckets=(2,)
@@ -94,7 +94,7 @@ def test_a_speed_is_the_kept_tokens_over_their_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     run = AnswerRun.__new__(AnswerRun)
     monkeypatch.setattr(
-        "serve.bench.cpu.answers.drive",
+        "eagle3_tools.bench.cpu.answers.drive",
         lambda *_: {i: CollectedOutput(token_ids=[7] * 9) for i in "ab"},
     )
     run._engine, run._requests = None, []  # pyright: ignore[reportAttributeAccessIssue]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_pair import PROMPTS, small_pair
 
+from eagle3_tools.bench.equality.routing import mean_distinct_experts, router_margins, router_scores
 from pallas_kernels.moe_mlp import api
-from serve.bench.equality.routing import mean_distinct_experts, router_margins, router_scores
 
 
 def test_scores_choose_the_experts_that_the_model_ran(monkeypatch: pytest.MonkeyPatch) -> None:

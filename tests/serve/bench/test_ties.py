@@ -12,7 +12,7 @@ from small_pair import PROMPTS, small_pair
 from eagle3_jax import SamplingParams, forward
 from eagle3_jax.sampling.rows import pack_sampling
 from eagle3_jax.sampling.sampler import process_logits
-from serve.bench.equality.ties import Scorer, first_difference, near_cut, tie_cause
+from eagle3_tools.bench.equality.ties import Scorer, first_difference, near_cut, tie_cause
 
 FAR = math.inf
 

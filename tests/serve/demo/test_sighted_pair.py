@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from convert import load_target, load_tokenizer, load_vision
-from serve.bench.cli import main
+from eagle3_tools.bench.cli import main
 from serve.demo import demo_vision_draft_dir, demo_vision_target_dir
 from serve.demo.pictures.accuracy import OVERALL, held_out_accuracy
 from serve.demo.pictures.files import write_questions

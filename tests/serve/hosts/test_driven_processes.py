@@ -22,7 +22,7 @@ from serve.hosts.messages import Kind, PeerLost, connect
 from serve.options.hosts import DRIVER, HostOptions
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
-BUILT = Built(24, None, "xla", 0, ("prefill", "round of 8"))
+BUILT = Built(24, "xla", 0, ("prefill", "round of 8"))
 Of = Callable[[int], HostOptions]
 pytestmark = pytest.mark.usefixtures("impatient")
 

@@ -16,10 +16,9 @@ from seeing import data_url, picture, reader, seeing
 
 from serve.engine.threads import Threads
 from serve.images import remote
-from serve.images.addresses import is_public
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.options import ImageOptions
-from serve.images.remote import Fetcher
+from serve.images.remote import Fetcher, is_public
 from serve.images.sources import ImageSource, Loader
 
 PICTURE = picture()

@@ -12,9 +12,8 @@ from seeing import data_url, picture, vision_config
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
 from serve.images.errors import ImagesBusy
-from serve.images.kept import KeptImages
 from serve.images.options import ImageOptions
-from serve.images.reader import LOW_SIDE, ImageReader
+from serve.images.reader import LOW_SIDE, ImageReader, KeptImages
 from serve.images.sources import ImageSource
 
 BYTES = 12

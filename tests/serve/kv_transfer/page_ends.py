@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_jax.engine.kv.tiers.exports import Export
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot
+from eagle3_jax.engine.page_tiers import KeyedSlot
 from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer
 

@@ -16,7 +16,7 @@ from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.kv.prefix_cache import prompt_page_keys
-from eagle3_jax.engine.kv.tokens_by_tier import TokensByTier
+from eagle3_jax.engine.page_tiers import TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 from serve.kv_transfer.config import KVTransferConfig
 from serve.kv_transfer.transfers import Transfers

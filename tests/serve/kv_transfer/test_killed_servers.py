@@ -23,7 +23,7 @@ from oracle_files import ORACLES
 from probe import text_of
 from processes import serving
 
-from serve.bench.load.server_process import metric
+from eagle3_tools.bench.load.server_process import metric
 
 ROUTER = Path(__file__).with_name("small_router.py")
 READY_S, ANSWER_S, SETTLED_S = 300.0, 60.0, 30.0

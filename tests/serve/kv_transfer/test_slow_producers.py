@@ -20,9 +20,15 @@ from page_ends import (
 )
 
 from serve.kv_transfer import consumer, sparse_log
-from serve.kv_transfer.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_PULLS, Breaker
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.consumer import Puller, RemotePages
+from serve.kv_transfer.consumer import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MOST_PULLS,
+    Breaker,
+    Puller,
+    RemotePages,
+)
 from serve.kv_transfer.wire import HELLO_S, LENGTH_BYTES, Connection
 
 

@@ -18,8 +18,8 @@ from oracle_files import ORACLES
 from convert import load_draft, load_target, load_tokenizer
 from convert.conversion.cli import main as convert_main
 from convert.load import outline_draft, outline_target
-from serve.bench.cli import parse_bench_flags
-from serve.bench.common.command import given_pair
+from eagle3_tools.bench.cli import parse_bench_flags
+from eagle3_tools.bench.common.command import given_pair
 from serve.generate.cli import main as generate_main
 from serve.generate.flags import parse_generate_flags
 from serve.launch import run as serve_run

@@ -10,15 +10,15 @@ from convert.outline import Outline
 from convert.published import form, read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
-from serve.bench.cli import parse_bench_flags
+from eagle3_tools.bench.cli import parse_bench_flags
+from eagle3_tools.plan.cli import main as plan_main
+from eagle3_tools.plan.options import build_parser as plan_parser
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
 from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
-from serve.plan.cli import main as plan_main
-from serve.plan.options import build_parser as plan_parser
 
 
 def serve(*argv: str) -> ParallelOptions:

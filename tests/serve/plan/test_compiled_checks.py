@@ -15,29 +15,29 @@ from published_pairs import PUBLISHED, draft, published, target
 from rich.console import Console
 
 from eagle3_jax.config.vision import VisionConfig
-from pallas_kernels import gpu
-from pallas_kernels.aot import Program
-from pallas_kernels.aot.amd.code_object import GpuKernel
-from pallas_kernels.aot.collectives import Collective
-from pallas_kernels.aot.launches import Launch, count
-from pallas_kernels.aot.workers import Failure
-from pallas_kernels.dispatch import choose
-from serve.plan.compile import prefill, tower
-from serve.plan.compile.compiled_round import CompiledRound, RoundShape
-from serve.plan.compile.full_size import FullSizeReport, refusals
-from serve.plan.compile.full_size_pairs import full_size_options
-from serve.plan.compile.full_size_problems import (
+from eagle3_tools.aot import Program
+from eagle3_tools.aot.amd.code_object import GpuKernel
+from eagle3_tools.aot.collectives import Collective
+from eagle3_tools.aot.launches import Launch, count
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.plan.compile import prefill, tower
+from eagle3_tools.plan.compile.compiled_round import CompiledRound, RoundShape
+from eagle3_tools.plan.compile.full_size import FullSizeReport, refusals
+from eagle3_tools.plan.compile.full_size_pairs import full_size_options
+from eagle3_tools.plan.compile.full_size_problems import (
     collective_problems,
     full_size_problems,
     launch_problems,
 )
-from serve.plan.compile.full_size_table import print_full_size
-from serve.plan.compile.layer_launches import MOST_LAUNCHES, RoundReport, launches_of_layers
-from serve.plan.compile.training_problems import training_problems
-from serve.plan.compile.training_step import DRAFTS, TARGETS, step_options
-from serve.plan.model.parallel import Parallelism
-from serve.plan.planner import AbstractPair, read_pair
-from serve.plan.training.model import TrainingPlan
+from eagle3_tools.plan.compile.full_size_table import print_full_size
+from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES, RoundReport, launches_of_layers
+from eagle3_tools.plan.compile.training_problems import training_problems
+from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_options
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.planner import AbstractPair, read_pair
+from eagle3_tools.plan.training.model import TrainingPlan
+from pallas_kernels import gpu
+from pallas_kernels.dispatch import choose
 
 OPTIONS = next(full_size_options(PUBLISHED))
 PAIR = AbstractPair(target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-fp8"))

@@ -16,11 +16,11 @@ from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.mesh import DEVICES, shard
-from serve.plan.data.gpus import GPUS, MI355X
-from serve.plan.data_parallel.model import DataParallel, data_parallel, data_parallel_work
-from serve.plan.data_parallel.table import PAYS
-from serve.plan.model.attention_work import AttentionCore, StepRows
-from serve.plan.model.divided_context import (
+from eagle3_tools.plan.data.gpus import GPUS, MI355X
+from eagle3_tools.plan.data_parallel.model import DataParallel, data_parallel, data_parallel_work
+from eagle3_tools.plan.data_parallel.table import PAYS
+from eagle3_tools.plan.model.attention_work import AttentionCore, StepRows
+from eagle3_tools.plan.model.divided_context import (
     PARTS,
     DecodeLoad,
     DividedContext,
@@ -28,12 +28,12 @@ from serve.plan.model.divided_context import (
     pays_from_concurrency,
     pays_from_context,
 )
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.kernels import Exchange, Kernel, Work, seconds_of_parts
-from serve.plan.model.memory import plan_memory
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import target_shape, target_work
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.kernels import Exchange, Kernel, Work, seconds_of_parts
+from eagle3_tools.plan.model.memory import plan_memory
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import target_shape, target_work
 
 MXFP4, W4A8, MINIMAX = "kimi-k2.5-mxfp4", "kimi-k2.5-w4a8", "minimax-m2.5"
 MLA, MHA = "kimi-k2.5-eagle3-mla", "kimi-k2.5-eagle3"

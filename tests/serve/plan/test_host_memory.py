@@ -1,31 +1,20 @@
-"""Host memory below the KV cache: what loading a prefix costs, and from how many tokens a server
-loads one where no threshold is given."""
+"""Host memory below the KV cache in a plan: arithmetic done apart, and the default threshold."""
 
 from dataclasses import replace
 
 import pytest
 from published_pairs import draft, target
 
-from eagle3_jax.engine.config import EngineConfig
-from pallas_kernels import gpu
-from serve.least_loaded import least_loaded
-from serve.options.parallel import ParallelOptions
-from serve.options.serve_flags import parse_serve_flags
-from serve.pair.loading import _with_threshold
-from serve.plan.data.gpus import GPUS
-from serve.plan.model import host_memory
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.host_memory import HostMemory
-from serve.plan.model.memory import kv_pools
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.rounds import Shapes
-from serve.plan.model.target_work import target_shape
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.model import host_memory
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.host_memory import HostMemory
+from eagle3_tools.plan.model.memory import kv_pools
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.rounds import Shapes
+from eagle3_tools.plan.model.target_work import target_shape
 
 PAIR = target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")
-ON_8 = ParallelOptions(8, draft_tensor_parallel_size=8)
-CONFIG = EngineConfig(max_model_len=131_072, prefill_chunk=2048, kv_offloading_bytes=2**40)
-SLOW_LINK = 5e7
-"""Bytes a second, a thousandth of MI355X's link."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +40,7 @@ def test_the_threshold_is_where_loading_begins_to_be_sooner(
 ) -> None:
     """A page on the GPUs of this engine."""
     assert [host.least_tokens(gpu) for gpu in host.shapes] == [16, 16]
-    monkeypatch.setattr(host_memory, "HOST_LINK", SLOW_LINK)
+    monkeypatch.setattr(host_memory, "HOST_LINK", 5e7)
     least = host.least_tokens("MI355X")
     assert 16 < least < host.longest
     gains = [
@@ -59,31 +48,3 @@ def test_the_threshold_is_where_loading_begins_to_be_sooner(
         for tokens in (least - 16, least)
     ]
     assert gains[0] <= 0 < gains[1]
-
-
-def test_a_server_loads_any_page_unless_links_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert least_loaded(ON_8, *PAIR, CONFIG) == 1, "on a CPU"
-    for arch in ("gfx950", "gfx942"):
-        with gpu.assume(arch):
-            assert least_loaded(ON_8, *PAIR, CONFIG) == 1
-    with gpu.assume("sm_90"):
-        assert least_loaded(ON_8, *PAIR, CONFIG) >= 1
-    monkeypatch.setattr(host_memory, "HOST_LINK", SLOW_LINK)
-    in_float8 = replace(CONFIG, kv_cache_dtype="fp8", kv_cache_scale=1.0)
-    with gpu.assume("gfx950"):
-        slow, lighter = (least_loaded(ON_8, *PAIR, config) for config in (CONFIG, in_float8))
-    assert 16 < slow < 262_144 and slow % CONFIG.page_tokens == 0
-    assert lighter < slow
-
-
-def test_a_given_threshold_is_taken_and_the_models_is_told() -> None:
-    flag, said = "--kv-offloading-min-tokens", list[str]()
-    modelled = _with_threshold(CONFIG, lambda config: 4096, said.append)
-    assert modelled.kv_offloading_least_tokens == 4096
-    (line,) = said
-    assert "4,096 tokens" in line and flag in line
-    for given in (1, 100):
-        options, _ = parse_serve_flags(["--demo", "--kv-offloading-size", "1", flag, f"{given}"])
-        kept = _with_threshold(options.engine, lambda config: 4096, said.append)
-        assert kept.kv_offloading_least_tokens == given
-    assert len(said) == 1

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from pallas_kernels.kernel_model.record import FOLDER, recorded
-from serve.plan.cli import main
-from serve.plan.compile.layer_launches import MOST_LAUNCHES
-from serve.plan.data.fixed_costs import HOST_LAUNCH_S, Running
-from serve.plan.data.gpus import GPUS, MI355X
-from serve.plan.data.modelled import modelled
-from serve.plan.kernels.peers import peers
-from serve.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
-from serve.plan.kernels.round_time import round_time
-from serve.plan.model.kernels import Kernel
+from eagle3_tools.kernel_model.record import FOLDER, recorded
+from eagle3_tools.plan.cli import main
+from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES
+from eagle3_tools.plan.data.fixed_costs import HOST_LAUNCH_S, Running
+from eagle3_tools.plan.data.gpus import GPUS, MI355X
+from eagle3_tools.plan.data.modelled import modelled
+from eagle3_tools.plan.kernels.peers import peers
+from eagle3_tools.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
+from eagle3_tools.plan.kernels.round_time import round_time
+from eagle3_tools.plan.model.kernels import Kernel
 
 REPLAYED, LAUNCHED = Running(True, True), Running(False, False)
 

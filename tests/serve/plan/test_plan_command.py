@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from published_pairs import PUBLISHED
 
+from eagle3_tools.plan.cli import main
+from eagle3_tools.plan.data.gpus import GPUS, SOURCES
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.plan.cli import main
-from serve.plan.data.gpus import GPUS, SOURCES
 
 TINY = ["--model", str(demo_target_dir()), "--draft", str(demo_draft_dir())]
 TINY += ["--isl", "256", "--osl", "256"]
@@ -124,7 +124,7 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
 def test_compiling_without_the_compiler_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pallas_kernels.aot.targets.AMD.is_installed", lambda: False)
+    monkeypatch.setattr("eagle3_tools.aot.targets.AMD.is_installed", lambda: False)
     assert "pip install 'eagle3-jax[rocm]'" in refused(capsys, *REAL, "-tp", "4", "--compile")
 
 
@@ -198,7 +198,7 @@ def test_modules_that_compile_report_bad_values_in_one_line(
     module: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        import_module(f"serve.plan.{module}").main(words)
+        import_module(f"eagle3_tools.plan.{module}").main(words)
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.startswith("python -m serve.plan")
+    assert ended.value.code == 2 and said.startswith("python -m eagle3_tools.plan")
     assert said.count("\n") == 1 and "error: " in said

@@ -21,16 +21,16 @@ from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.mesh import DEVICES, shard
 from eagle3_jax.vision.packing import largest_bucket
+from eagle3_tools.plan.compile.compiled_round import abstract_round, device_parts, nbytes
+from eagle3_tools.plan.data.gpus import MI325X, MI355X, Gpu
+from eagle3_tools.plan.model.limits import limits
+from eagle3_tools.plan.model.memory import Memory, encoding_bytes, lacking_bytes, plan_memory
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.split import check_divides, device_shape, draft_parts, target_parts
+from eagle3_tools.plan.model.weights import model_bytes
+from eagle3_tools.plan.options import build_parser, read_options
+from eagle3_tools.plan.planner import AbstractPair, engine_config, make_plan, read_pair
 from pallas_kernels import QuantFormat
-from serve.plan.compile.compiled_round import abstract_round, device_parts, nbytes
-from serve.plan.data.gpus import MI325X, MI355X, Gpu
-from serve.plan.model.limits import limits
-from serve.plan.model.memory import Memory, encoding_bytes, lacking_bytes, plan_memory
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.split import check_divides, device_shape, draft_parts, target_parts
-from serve.plan.model.weights import model_bytes
-from serve.plan.options import build_parser, read_options
-from serve.plan.planner import AbstractPair, engine_config, make_plan, read_pair
 
 MXFP4, INT4, W4A8 = "kimi-k2.5-mxfp4", "kimi-k2.5", "kimi-k2.5-w4a8"
 MHA, FP8 = "kimi-k2.5-eagle3", "kimi-k2.5-eagle3-fp8"

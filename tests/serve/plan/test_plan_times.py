@@ -13,14 +13,14 @@ from engine.mi355x_curves import ROUND_MS
 from published_pairs import draft, target
 
 from eagle3_jax.config import KimiConfig, MiniMaxConfig
-from serve.plan.data import minimax_m25
-from serve.plan.data.gpus import GPUS, MI355X
-from serve.plan.model.draft_work import draft_shape
-from serve.plan.model.kernels import BOUNDS, AllReduce, Bound, Kernel, seconds
-from serve.plan.model.parallel import Parallelism
-from serve.plan.model.published_rows import compare_published
-from serve.plan.model.rounds import Load, Shapes
-from serve.plan.model.target_work import (
+from eagle3_tools.plan.data import minimax_m25
+from eagle3_tools.plan.data.gpus import GPUS, MI355X
+from eagle3_tools.plan.model.draft_work import draft_shape
+from eagle3_tools.plan.model.kernels import BOUNDS, AllReduce, Bound, Kernel, seconds
+from eagle3_tools.plan.model.parallel import Parallelism
+from eagle3_tools.plan.model.published_rows import compare_published
+from eagle3_tools.plan.model.rounds import Load, Shapes
+from eagle3_tools.plan.model.target_work import (
     StepRows,
     distinct_experts,
     read_share,

@@ -9,10 +9,10 @@ from oracle_files import ORACLES
 
 from eagle3_jax.training.draft import split_draft
 from eagle3_jax.training.optimizer import adamw
-from serve.plan.cli import main
-from serve.plan.planner import read_pair
-from serve.plan.training.model import PARTS, TORCHSPEC_HOURS, TrainingPlan
-from serve.plan.training.options import build_parser, read_options
+from eagle3_tools.plan.cli import main
+from eagle3_tools.plan.planner import read_pair
+from eagle3_tools.plan.training.model import PARTS, TORCHSPEC_HOURS, TrainingPlan
+from eagle3_tools.plan.training.options import build_parser, read_options
 
 PUBLISHED = ORACLES / "published"
 PAIR = ["--model", f"{PUBLISHED / 'kimi-k2.5.config.json'}", "--draft"]

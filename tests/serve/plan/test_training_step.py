@@ -13,15 +13,15 @@ from rich.console import Console
 
 from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.training.lesson import CPU_BLOCK
-from pallas_kernels.aot.collectives import Collective, collectives
-from pallas_kernels.aot.workers import Failure
-from serve.plan.compile.training_problems import collective_problems
-from serve.plan.compile.training_programs import training_programs
-from serve.plan.compile.training_report import Job, StepReport
-from serve.plan.compile.training_step import DRAFTS, TARGETS, step_jobs, step_options
-from serve.plan.compile.training_table import held_bytes, print_steps
-from serve.plan.planner import AbstractPair, read_pair
-from serve.plan.training.model import TrainingPlan
+from eagle3_tools.aot.collectives import Collective, collectives
+from eagle3_tools.aot.workers import Failure
+from eagle3_tools.plan.compile.training_problems import collective_problems
+from eagle3_tools.plan.compile.training_programs import training_programs
+from eagle3_tools.plan.compile.training_report import Job, StepReport
+from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_jobs, step_options
+from eagle3_tools.plan.compile.training_table import held_bytes, print_steps
+from eagle3_tools.plan.planner import AbstractPair, read_pair
+from eagle3_tools.plan.training.model import TrainingPlan
 
 OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
 VOCAB, HIDDEN, LENGTH = 5120, 256, 384

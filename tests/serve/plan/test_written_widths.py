@@ -12,8 +12,8 @@ from eagle3_jax.config import DraftConfig, KimiConfig, MiniMaxConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.programs.compiled import flatten_model
 from eagle3_jax.layers.quantized import QuantizedKernel
-from serve.plan.data import kimi_k25, minimax_m25
-from serve.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
+from eagle3_tools.plan.data import kimi_k25, minimax_m25
+from eagle3_tools.plan.data.kimi_k25 import WeightScheme, abstract_draft, abstract_target
 
 
 def test_kimi_and_its_draft_are_the_published_ones() -> None:

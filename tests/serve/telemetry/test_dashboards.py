@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.generator import ROOT
 from serve.kv_transfer.consumer import PullCounts
 from serve.telemetry.exposition import render
-from serve.telemetry.kv_transfer_metrics import KVTransferCollector
+from serve.telemetry.metrics import KVTransferCollector
 
 OURS = json.loads((ROOT / "docs/deploy/grafana.json").read_text(encoding="utf-8"))
 OF_VLLM = """vllm:e2e_request_latency_seconds_bucket vllm:e2e_request_latency_seconds_count

@@ -16,8 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from convert import load_draft, load_target, load_tokenizer
-from serve.bench.common.command import write_record
-from serve.bench.common.conditions import conditions
+from eagle3_tools.bench.common.command import write_record
+from eagle3_tools.bench.common.conditions import conditions
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 
 EMBEDDED = Path("serve/demo/pair")

@@ -1,1 +1,1 @@
-"""Memory below the GPUs' that pages of the prefix cache go down to and come back from."""
+"""Memory tiers below HBM, to and from which pages of the prefix cache are copied."""

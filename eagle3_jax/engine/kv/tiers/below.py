@@ -1,4 +1,4 @@
-"""The tiers of an engine."""
+"""Construction of an engine's memory tiers."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,15 +6,15 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.tiers.disk_tier import DiskTier, disk_tier
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier, host_tier
-from eagle3_jax.engine.kv.tiers.tier import PageBytes, PageCopies
+from eagle3_jax.engine.page_tiers import PageBytes, PageCopies
 
 
 class HostPages(PageCopies, PageBytes, Protocol):
-    """Both sides of the host's memory for pages (`eagle3_jax.engine.programs.runner.Runner`)."""
+    """Access to host memory for pages (`eagle3_jax.engine.programs.runner.Runner`)."""
 
 
 class TiersBelow(NamedTuple):
-    """host: keeps pages that the cache has no room for. disk: keeps what has come to the host."""
+    """The host tier, for pages beyond the cache's capacity, and the disk tier below it."""
 
     host: HostTier | None = None
     disk: DiskTier | None = None
@@ -26,9 +26,9 @@ NO_TIERS = TiersBelow()
 def tiers_below(
     pages: HostPages, config: EngineConfig, events: KVEventLog | None, *, alone: bool
 ) -> TiersBelow:
-    """Those of the configuration; alone: no other process holds a part of the pair.
+    """Make the configured tiers; raise ValueError if host memory or directory cannot be used.
 
-    Raises ValueError where host memory or directory can't be used.
+    `alone` says that no other process holds a part of the pair.
     """
     host = host_tier(pages, config, events)
     return TiersBelow(host, disk_tier(pages, config, events, alone=alone))

@@ -1,7 +1,7 @@
-"""Pages in a directory, below the host's memory: they outlive the server.
+"""Disk tier: KV pages in a directory, below host memory, that outlive the server.
 
-A page is found there only under the fingerprint of everything its numbers depend on
-(`engine/programs/fingerprint.py`), so that another checkpoint, dtype or layout finds none of them.
+A page is found only under the fingerprint of everything its values depend on
+(`engine/programs/fingerprint.py`), so another checkpoint, dtype or layout never matches.
 """
 
 import logging
@@ -20,18 +20,20 @@ from eagle3_jax.engine.kv.tiers.page_files import (
     write_page,
 )
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex, delete
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageBytes, Place, TierRoom
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place, TierRoom
 
 THREADS, MOST_WRITES = 4, 16
-"""Copies at a time, and pages whose slots are held for it."""
+"""Concurrent copies, and pages whose slots are held for writes."""
 _log = logging.getLogger(__name__)
 
 
 def disk_tier(
     memory: PageBytes, config: EngineConfig, events: KVEventLog | None, *, alone: bool
 ) -> "DiskTier | None":
-    """Of kv_offloading_dir, None for none. alone: no other process holds a part of the pair. Raises
-    ValueError where the directory can't be used."""
+    """Make the tier of kv_offloading_dir, or None; raise ValueError if it cannot be used.
+
+    `alone` says that no other process holds a part of the pair, as the tier requires.
+    """
     if config.kv_offloading_dir is None:
         return None
     if not alone:
@@ -47,10 +49,10 @@ class _Ended(NamedTuple):
 
 
 class DiskTier:
-    """A `LowerTier` within a limit of bytes; those used last stay longest.
+    """A `LowerTier` with a limit in bytes and LRU eviction.
 
-    num_damaged: files that were not the pages they were named as; they are deleted. num_failed:
-    copies that the disk failed. events: gets what can be found here, and what no more.
+    `num_damaged` counts files that were not the pages they are named as; they are deleted.
+    `num_failed` counts copies that failed on the disk. `events` receives stored and removed pages.
     """
 
     def __init__(
@@ -60,8 +62,7 @@ class DiskTier:
         memory: PageBytes,
         events: KVEventLog | None = None,
     ):
-        """Raises ValueError where the directory can't be used, or is to hold
-        less than a page."""
+        """Open the directory; raise ValueError if it is unusable or the limit is below a page."""
         self._page_bytes = memory.page_bytes
         if limit < HEADER.size + self._page_bytes:
             raise ValueError(
@@ -78,42 +79,42 @@ class DiskTier:
 
     @property
     def place(self) -> Place:
-        """It is a disk."""
+        """Always "disk"."""
         return "disk"
 
     @property
     def num_ignored(self) -> int:
-        """Files in the directory that are no pages."""
+        """Number of files in the directory that are no pages."""
         return self._index.ignored
 
     @property
     def total_bytes(self) -> int:
-        """Of all pages there, other pairs' too."""
+        """Size of all pages, including those of other pairs."""
         return self._index.total_bytes
 
     @property
     def room(self) -> TierRoom:
-        """How full it is, in pages of this pair's size."""
+        """Occupancy, in pages of this pair's size."""
         size = HEADER.size + self._page_bytes
         return TierRoom("disk", self._index.total_bytes // size, self._limit // size)
 
     @property
     def can_save(self) -> bool:
-        """Whether a save may begin."""
+        """True if a save may begin."""
         return len(self._writing) < MOST_WRITES
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save is under way."""
+        """True if a save is in flight."""
         return bool(self._writing or self._ended)
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, it has."""
+        """Return the number of leading keys in the tier."""
         unknown = (i for i, key in enumerate(keys) if self._file(key) not in self._index)
         return next(unknown, len(keys))
 
     def save(self, pages: Sequence[KeyedSlot]) -> None:
-        """Begins to write these; those it has already end at once."""
+        """Start writing pages; those that it has already complete at once."""
         for page in pages:
             file = self._file(page.key)
             self._writing.add(page.slot)
@@ -127,18 +128,18 @@ class DiskTier:
             self._begin(self._write, page, self._ended)
 
     def load(self, pages: Sequence[KeyedSlot], ended: deque[_Ended] | None = None) -> None:
-        """Begins to fill these slots; they end among `ended`, else for `done`."""
+        """Start filling slots; completions go to `ended`, or by default to `done`."""
         for page in pages:
             if (file := self._file(page.key)) in self._index:
                 self._index.use(file)
             self._begin(self._read, page, self._ended if ended is None else ended)
 
     def done(self) -> list[tuple[int, bool]]:
-        """Slots whose copies have ended."""
+        """Return completed copies as (slot, success)."""
         return self.take(self._ended)
 
     def take(self, ended: deque[_Ended]) -> list[tuple[int, bool]]:
-        """Empties it. A page whose copy failed can't be found any more."""
+        """Drain completed copies from `ended`; pages whose copy failed are forgotten."""
         taken: list[tuple[int, bool]] = []
         while ended:
             page, is_save, ok = ended.popleft()
@@ -147,13 +148,13 @@ class DiskTier:
             if not ok:
                 self.forget([page.key])
             elif is_save and (file := self._file(page.key)) not in self._index:
-                # It was given up while it was being written.
+                # The page was evicted while it was being written.
                 delete(self._index.path(file))
             taken.append((page.slot, ok))
         return taken
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall find these keys, None: any key of this pair."""
+        """Remove these keys. With `keys=None`, remove all keys of this pair."""
         if keys is None:
             keys = [bytes.fromhex(key) for key in self._index.keys_of(self._fingerprint.hex())]
         for key in keys:
@@ -162,11 +163,11 @@ class DiskTier:
                 self._tell_removed(file)
 
     def source(self) -> "DiskSource":
-        """Its pages for one prompt."""
+        """Return a source of pages for one prompt."""
         return DiskSource(self)
 
     def close(self) -> None:
-        """Waits for what is being written and leaves the directory to another process."""
+        """Finish pending writes and release the directory."""
         self._threads.shutdown()
         self._index.close()
 
@@ -179,7 +180,7 @@ class DiskTier:
         )
 
     def _ends_well(self, copy: Callable[[KeyedSlot], bool], page: KeyedSlot) -> bool:
-        """Whatever happens a copy ends: its slot is held until then."""
+        """Complete the copy even after an error, because its slot is held until then."""
         try:
             return copy(page)
         except (MemoryError, RuntimeError, ValueError) as error:
@@ -226,7 +227,7 @@ class DiskTier:
 
 
 class DiskSource:
-    """A `PageSource` of a prompt's own: the disk's pages, whose ends it hears itself."""
+    """A `PageSource` for one prompt that reads from the disk tier, with its own completions."""
 
     def __init__(self, disk: DiskTier):
         self._disk = disk
@@ -234,17 +235,17 @@ class DiskSource:
 
     @property
     def place(self) -> Place:
-        """It is a disk."""
+        """Always "disk"."""
         return "disk"
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, the disk has."""
+        """Return the number of leading keys on the disk."""
         return self._disk.match(keys)
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
-        """Begins to fill these slots."""
+        """Start filling these slots."""
         self._disk.load(pages, self._ended)
 
     def done(self) -> list[tuple[int, bool]]:
-        """Slots whose copies have ended."""
+        """Return completed copies as (slot, success)."""
         return self._disk.take(self._ended)

@@ -1,4 +1,4 @@
-"""Prompts' pages that are kept in the host's memory for another engine, until it has them."""
+"""Outgoing pages: prompts' pages held in host memory until another engine has them."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, KeyedSlot
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, KeyedSlot
 
 
 class Export(NamedTuple):
-    """Pages under the name that they are asked for by: of the prompt, from its first on."""
+    """A prompt's pages, in order, under the name by which they are requested."""
 
     name: str
     pages: list[KeyedSlot]
 
 
 class _Kept(NamedTuple):
-    """keys: of a prompt's pages. left: those to be saved, held. slots: held too."""
+    """State of one export: keys of the pages, held pages yet to be saved, and held slots."""
 
     keys: list[bytes]
     left: deque[KeyedPage]
@@ -25,7 +25,7 @@ class _Kept(NamedTuple):
 
 
 class Exports:
-    """Saves pages of prompts into slots, the oldest prompt first, and holds these slots."""
+    """Saves prompts' pages into slots, oldest prompt first, and holds these slots."""
 
     def __init__(self, tier: HostTier, pages: PagePool):
         self._tier, self._pages = tier, pages
@@ -35,24 +35,26 @@ class Exports:
 
     @property
     def is_busy(self) -> bool:
-        """Whether pages wait to be saved."""
+        """True if pages wait to be saved."""
         return bool(self._saving)
 
     @property
     def num_held(self) -> int:
-        """Slots held."""
+        """Number of held slots."""
         return sum(len(kept.slots) for kept in self._kept.values())
 
     def begin(self, name: str, keys: Sequence[bytes]) -> None:
-        """Keeps the pages of these keys; programs dispatched so far fill them. A prompt that runs
-        again because it was preempted is kept already."""
+        """Export the pages of these keys, as filled by the programs dispatched so far.
+
+        A prompt that runs again after preemption is exported already.
+        """
         if name not in self._kept:
             left = deque(map(KeyedPage, keys, self._pages.share(keys)))
             self._kept[name] = _Kept(list(keys), left, [])
             self._saving.append(name)
 
     def go_on(self) -> None:
-        """Saves as much as may be on its way at a time."""
+        """Start as many saves as may be in flight."""
         while self._saving:
             name = self._saving[0]
             kept = self._kept[name]
@@ -64,14 +66,14 @@ class Exports:
                 self._ready.append(Export(name, list(map(KeyedSlot, kept.keys, kept.slots))))
 
     def take_ready(self) -> list[Export]:
-        """Those that can be read since this was last asked; without pages where these were
-        forgotten, which may be after they were ready."""
+        """Return newly readable exports; a withdrawn export comes, perhaps again, without pages."""
         ready, self._ready = self._ready, []
         return ready
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall be given prompts with one of these keys, None: any prompt. What is not saved
-        never is; slots are held until the name is released, because somebody may be reading them.
+        """Withdraw exports with one of these keys. With `keys=None`, withdraw all exports.
+
+        Slots stay held until `release`, as a reader may use them; other pages are never saved.
         """
         for name, kept in self._kept.items():
             if keys is None or not {*keys}.isdisjoint(kept.keys):
@@ -82,7 +84,7 @@ class Exports:
                     self._ready.append(Export(name, []))
 
     def release(self, name: str) -> None:
-        """Nobody will ask for this one any more. Unknown names are ignored."""
+        """Release an export that is no longer needed; ignore unknown names."""
         if (kept := self._kept.pop(name, None)) is None:
             return
         if name in self._saving:
@@ -92,7 +94,7 @@ class Exports:
             self._tier.let_go(slot)
 
     def _save_some(self, kept: _Kept) -> None:
-        """A program's worth; where there is no slot for all of it, the rest is given up."""
+        """Save up to one program's pages; give up the rest if slots run out."""
         batch = [kept.left.popleft() for _ in range(min(COPIED_PAGES, len(kept.left)))]
         self._tier.save(batch)
         slots = self._tier.hold([key for key, _ in batch])
@@ -102,6 +104,6 @@ class Exports:
             self._give_up(kept)
 
     def _give_up(self, kept: _Kept) -> None:
-        """What is left is not saved."""
+        """Release the pages that are not saved yet."""
         self._pages.give_back([page for _, page in kept.left])
         kept.left.clear()

@@ -1,17 +1,17 @@
-"""Pages on their way from somewhere else into the host's memory, for sequences that wait.
+"""Incoming pages: transfers from a page source into host memory, for waiting sequences.
 
-Whatever goes wrong leaves a key out of the host's memory, and its sequence prefills: no failure
-touches a page on the devices. A source that was begun is heard to its end, whoever still waits.
+On any failure a key is missing in host memory and its sequence prefills; pages on the devices are
+never affected. A transfer always runs to completion, even if all waiting requests were cancelled.
 """
 
 from collections.abc import Sequence
 
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, PageSource
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageSource
 
 
 class Fetches:
-    """Slots that sources fill, until each is filled or given up. failed: pages that were."""
+    """Slots that sources are filling; `failed` counts pages whose transfer failed."""
 
     def __init__(self, tier: HostTier):
         self._tier = tier
@@ -20,16 +20,15 @@ class Fetches:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a source has slots to fill."""
+        """True if a source has slots to fill."""
         return bool(self._under_way)
 
     def waits_for(self, source: PageSource | None) -> bool:
-        """Whether this source has."""
+        """Return whether `source` is still filling slots."""
         return id(source) in self._under_way
 
     def begin(self, source: PageSource, keys: list[bytes], missing: set[bytes]) -> set[bytes]:
-        """Has a source bring those of its keys that are missing here, as far as there are slots;
-        which it brings."""
+        """Start transfers of a source's missing keys while there are slots; return these keys."""
         wanted = [key for key in keys[: source.match(keys)] if key in missing]
         placed: list[KeyedSlot] = []
         for key in wanted:
@@ -42,14 +41,14 @@ class Fetches:
         return {key for key, _ in placed}
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall find what comes for these keys, None: any key, of what is under way."""
+        """Discard pages that arrive later for `keys`. With `keys=None`, discard all in flight."""
         for _, slots in self._under_way.values():
             for slot, key in slots.items():
                 if keys is None or key in keys:
                     slots[slot] = None
 
     def go_on(self) -> None:
-        """Takes what has come."""
+        """Publish pages whose transfer has finished, and release the slots of those that failed."""
         for name, (source, slots) in list(self._under_way.items()):
             for slot, ok in source.done():
                 key = slots.pop(slot)

@@ -1,4 +1,4 @@
-"""Pages in the host's memory: which slot has which, and the copies under way."""
+"""Host tier: pages in slots of host memory, and copies in flight."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.tier import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
 
 MOST_SAVES, MOST_LOADS = 2, 2
-"""Programs' worth of pages on their way at a time, each with a copy on the devices."""
+"""Copy programs in flight at a time, each with a buffer on the devices."""
 
 
 def host_tier(
     copies: PageCopies, config: EngineConfig, events: KVEventLog | None = None
 ) -> "HostTier | None":
-    """Of kv_offloading_bytes, None for 0. Raises ValueError where no page fits."""
+    """Make the tier of kv_offloading_bytes, None for 0; raise ValueError if no page fits."""
     if not (room := config.kv_offloading_bytes):
         return None
     if not (slots := room // copies.page_bytes):
@@ -27,17 +27,16 @@ def host_tier(
 
 
 class Load(NamedTuple):
-    """Pages that staged slots will fill."""
+    """Pages to fill from staged slots."""
 
     pages: list[int]
     slots: list[int]
 
 
 class HostTier:
-    """A `Tier` of so many slots; those found or saved last stay longest.
+    """A `Tier` with a fixed number of slots and LRU eviction.
 
-    A slot under a load that has begun is not given to another page. events: gets what can be found
-    here, and what no more.
+    A slot with a load in flight is not reused. `events` receives stored and removed pages.
     """
 
     def __init__(self, copies: PageCopies, slots: int, events: KVEventLog | None = None):
@@ -54,31 +53,33 @@ class HostTier:
 
     @property
     def rooms(self) -> tuple[TierRoom, ...]:
-        """How full it is."""
+        """Occupancy."""
         return (TierRoom("host", len(self._slot_of), self._total),)
 
     @property
     def can_save(self) -> bool:
-        """Whether a save may begin."""
+        """True if a save may begin."""
         return len(self._saves) < MOST_SAVES
 
     @property
     def is_busy(self) -> bool:
-        """Whether a copy is under way."""
+        """True if a copy is in flight."""
         return bool(self._saves or self._wanted or self._loads)
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, from the first on, it has."""
+        """Return the number of leading keys in the tier."""
         unknown = (index for index, key in enumerate(keys) if key not in self._slot_of)
         return next(unknown, len(keys))
 
     def knows(self, key: bytes) -> bool:
-        """Whether it has this key."""
+        """Return whether the tier has this key."""
         return key in self._slot_of
 
     def save(self, pages: Sequence[KeyedPage]) -> list[int]:
-        """Begins to keep these pages; those it has already only become the latest used. Those it
-        keeps: all but what comes when loads hold every slot."""
+        """Start saving pages and return those that are kept; known keys become most recently used.
+
+        A page is not kept if loads hold every slot.
+        """
         kept: list[int] = []
         placed: list[tuple[int, int]] = []
         for key, page in pages:
@@ -94,7 +95,7 @@ class HostTier:
         return kept + [page for page, _ in placed]
 
     def load(self, pages: Sequence[KeyedPage]) -> None:
-        """Begins to fill these pages."""
+        """Start filling these pages."""
         for key, page in pages:
             slot = self._slot_of[key]
             self._slot_of.move_to_end(key)
@@ -102,7 +103,7 @@ class HostTier:
             self._wanted.append((page, slot))
 
     def done(self) -> list[int]:
-        """Ends saves that have arrived and begins loads; the pages of programs that fill them."""
+        """Finish arrived saves and start loads; return the pages that dispatched programs fill."""
         while self._saves and self._copies.are_saved(self._saves[0]):
             self._arrived |= dict.fromkeys(
                 self._key_of[slot] for slot in self._saves.popleft() if slot in self._key_of
@@ -119,13 +120,12 @@ class HostTier:
         return filled
 
     def take_arrived(self) -> list[bytes]:
-        """Keys of pages that have come here since it was last asked, and still are, the oldest
-        first."""
+        """Return, oldest first, keys of pages here that arrived since the last call."""
         arrived, self._arrived = list(self._arrived), {}
         return arrived
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Nobody shall find these keys; loads under way still end."""
+        """Remove these keys; loads in flight still finish."""
         for key in list(self._slot_of) if keys is None else keys:
             slot = self._slot_of.pop(key, None)
             if slot is not None:
@@ -136,36 +136,36 @@ class HostTier:
                     self._events.removed(key, "CPU")
 
     def hold(self, keys: Sequence[bytes]) -> list[int]:
-        """The slots of these keys, up to the first that it has not, each held once more."""
+        """Return the slots of the leading known keys, each with one more hold."""
         slots = [self._slot_of[key] for key in keys[: self.match(keys)]]
         self._holds.update(slots)
         return slots
 
     def let_go(self, slot: int) -> None:
-        """Ends one hold on a slot."""
+        """Release one hold on a slot."""
         self._let_go(slot)
 
     def reserve(self) -> int | None:
-        """A held slot that something else is to fill; None where all are held."""
+        """Return a held slot for a transfer to fill, or None if all are held."""
         if (slot := self._empty_slot()) is not None:
             self._holds[slot] += 1
         return slot
 
     def keep(self, key: bytes, slot: int, *, ok: bool) -> None:
-        """A reserved slot holds the page of this key now, or, if not ok, nothing."""
+        """Store a reserved slot under its key, or release it if the transfer failed."""
         if ok and key not in self._slot_of:
             self._name(slot, key)
             self._arrived[key] = None
         self._let_go(slot)
 
     def _place(self, key: bytes) -> int | None:
-        """A slot for the key; None where all are held."""
+        """Return a slot for the key, or None if all are held."""
         if (slot := self._empty_slot()) is not None:
             self._name(slot, key)
         return slot
 
     def _empty_slot(self) -> int | None:
-        """One that is free, or the longest unused one; None where all are held."""
+        """Return a free slot, else the least recently used one, or None if all are held."""
         if not self._free:
             oldest = (k for k, slot in self._slot_of.items() if not self._holds[slot])
             if (victim := next(oldest, None)) is None:
@@ -179,7 +179,7 @@ class HostTier:
             self._events.copied(key, "CPU")
 
     def _begin_load(self) -> bool:
-        """Stages the next slots; one that is on its way for another page waits for that."""
+        """Stage the next slots; a slot in flight for another page is staged again afterwards."""
         on_their_way = {slot for load in self._loads for slot in load.slots}
         pages: dict[int, int] = {}
         while self._wanted and len(pages) < COPIED_PAGES:

@@ -1,9 +1,9 @@
-"""A page of the cache as a file: a header that says what it is, then its bytes.
+"""File format of a cached page: a header that identifies it, then its bytes.
 
     magic 8, fingerprint 32, key 32, number of bytes u64, CRC-32 u32 (little-endian), the page
 
-Written under another name and renamed, so that a process that is killed leaves no part of one under
-its own; the checksum finds what a machine that loses power leaves.
+Files are written under another name and renamed, so that a killed process leaves no partial page.
+The checksum detects damage after a power loss.
 """
 
 import os
@@ -19,12 +19,11 @@ SUFFIX, UNFINISHED = ".page", ".unfinished"
 
 
 class DamagedPageError(Exception):
-    """A file isn't the page that its name says."""
+    """A file is not the page that its name says."""
 
 
 def write_page(path: Path, fingerprint: bytes, key: bytes, page: np.ndarray) -> int:
-    """Writes uint8[bytes]; the size of the file. OSError where the disk doesn't take it, and then
-    nothing is left."""
+    """Write uint8[bytes] and return the file size; on OSError, leave nothing behind."""
     header = HEADER.pack(MAGIC, fingerprint, key, page.size, zlib.crc32(page.data))
     unfinished = path.with_suffix(UNFINISHED)
     path.parent.mkdir(exist_ok=True)
@@ -40,8 +39,7 @@ def write_page(path: Path, fingerprint: bytes, key: bytes, page: np.ndarray) -> 
 
 
 def read_page(path: Path, fingerprint: bytes, key: bytes, size: int) -> np.ndarray:
-    """The page of `size` bytes, uint8[size]. DamagedPageError for anything but it, whole; OSError
-    where there is no reading it."""
+    """Read uint8[size]; raise DamagedPageError for anything but the whole page, or OSError."""
     page = np.empty(size, np.uint8)
     with path.open("rb", buffering=0) as file:
         header = file.read(HEADER.size)
@@ -58,7 +56,7 @@ def read_page(path: Path, fingerprint: bytes, key: bytes, size: int) -> np.ndarr
 
 
 def _read_into(descriptor: int, page: np.ndarray) -> int:
-    """Fills it as far as the file goes; how far."""
+    """Read as far as the file goes and return the number of bytes."""
     view, done = page.data, 0
     while done < len(view) and (count := os.readv(descriptor, [view[done:]])):
         done += count

@@ -1,4 +1,4 @@
-"""Which pages a directory has, the longest unused first, within a limit of size."""
+"""Index of the page files in a directory, least recently used first, with a size limit."""
 
 import fcntl
 import logging
@@ -14,21 +14,21 @@ _log = logging.getLogger(__name__)
 
 
 class PageFile(NamedTuple):
-    """A page by the pair that it is of and by its key, both in hexadecimal."""
+    """A page file: the pair's fingerprint and the key, both in hexadecimal."""
 
     fingerprint: str
     key: str
 
 
 class PageIndex:
-    """The files of DIR/<fingerprint>/<key>.page. One process has a directory at a time.
+    """The files DIR/<fingerprint>/<key>.page. A lock file restricts a directory to one process.
 
-    Pages of other pairs take room like any, and go like any; other files are left alone. ignored:
-    files there that are no pages. Raises ValueError where the directory can't be used.
+    Pages of other pairs count towards the limit and are evicted like any. Other files are left
+    alone and counted in `ignored`. Raises ValueError if the directory cannot be used.
     """
 
     def __init__(self, directory: Path, limit: int):
-        """limit: of all pages together, in bytes."""
+        """Scan the directory; `limit` is the total size of pages in bytes."""
         self._directory, self._limit = directory, limit
         self._lock = _lock(directory)
         self.ignored = 0
@@ -38,18 +38,18 @@ class PageIndex:
         self.total_bytes = sum(self._sizes.values())
 
     def path(self, page: PageFile) -> Path:
-        """Where it lies or is to lie."""
+        """Return the path of a page."""
         return self._directory / page.fingerprint / f"{page.key}{SUFFIX}"
 
     def keys_of(self, fingerprint: str) -> list[str]:
-        """Of its pages, the longest unused first."""
+        """Return the keys of this fingerprint's pages, least recently used first."""
         return [page.key for page in self._sizes if page.fingerprint == fingerprint]
 
     def __contains__(self, page: object) -> bool:
         return page in self._sizes
 
     def add(self, page: PageFile, size: int) -> list[PageFile]:
-        """Counts a page that is to be written; those that went for it."""
+        """Add a page that will be written; return the pages evicted for it."""
         self._sizes[page] = size
         self.total_bytes += size
         gone: list[PageFile] = []
@@ -59,7 +59,7 @@ class PageIndex:
         return gone
 
     def use(self, page: PageFile) -> None:
-        """It is the one used last now, after a restart too."""
+        """Mark a page as most recently used, also on disk for later restarts."""
         self._sizes.move_to_end(page)
         try:
             os.utime(self.path(page))
@@ -67,12 +67,12 @@ class PageIndex:
             _log.warning("%s: the time of its last use can't be written", self.path(page))
 
     def remove(self, page: PageFile) -> None:
-        """Deletes it."""
+        """Delete a page."""
         self.total_bytes -= self._sizes.pop(page)
         delete(self.path(page))
 
     def close(self) -> None:
-        """Leaves the directory to another process."""
+        """Release the directory."""
         os.close(self._lock)
 
     def _folders(self) -> list[Path]:
@@ -82,7 +82,7 @@ class PageIndex:
         return folders
 
     def _pages_of(self, folder: Path) -> list[tuple[int, PageFile, int]]:
-        """When each page in it was used last, its name and its size; what is unfinished goes."""
+        """Return last use, name and size of each page in a folder; delete unfinished files."""
         found: list[tuple[int, PageFile, int]] = []
         for path in folder.iterdir():
             is_ours = all(map(_is_digest, (folder.name, path.stem)))
@@ -98,7 +98,7 @@ class PageIndex:
 
 
 def delete(path: Path) -> None:
-    """A file that may be gone; one that can't be deleted is found again at the next start."""
+    """Delete a file if it exists. If that fails, the next start finds it again."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -110,7 +110,7 @@ def _is_digest(name: str) -> bool:
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds the directory, made where it isn't there."""
+    """Create the directory if needed and return the descriptor of its lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)

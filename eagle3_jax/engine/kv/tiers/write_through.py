@@ -1,17 +1,16 @@
-"""Pages that have come into the host's memory go on to the tier below it, the oldest first."""
+"""Write-through of pages from host memory to the tier below, oldest first."""
 
 from collections.abc import Sequence
 
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.tier import KeyedSlot, LowerTier
+from eagle3_jax.engine.page_tiers import KeyedSlot, LowerTier
 
 MOST_WAITING = 4096
-"""Keys that wait to be written; beyond, the oldest are given up."""
+"""Maximum keys waiting to be written; the oldest are dropped beyond it."""
 
 
 class WriteThrough:
-    """Keeps slots while they are written, and nothing else: a page that leaves the host's memory
-    before its turn is not written."""
+    """Holds slots only while they are written; a page evicted before its turn is not written."""
 
     def __init__(self, tier: HostTier, below: LowerTier):
         self._tier, self._below = tier, below
@@ -19,11 +18,11 @@ class WriteThrough:
 
     @property
     def is_busy(self) -> bool:
-        """Whether pages wait or are being written."""
+        """True if pages wait or are being written."""
         return bool(self._waiting) or self._below.is_busy
 
     def go_on(self) -> None:
-        """Ends writes and begins others."""
+        """Finish writes and start others."""
         for slot, _ in self._below.done():
             self._tier.let_go(slot)
         self._take(self._tier.take_arrived())

@@ -1,1 +1,1 @@
-"""What several processes of an engine tell each other: calls, questions and answers."""
+"""Messages between the processes of an engine: calls, questions and answers."""

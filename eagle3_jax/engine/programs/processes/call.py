@@ -1,4 +1,4 @@
-"""Which program runs on which inputs, and that as bytes: the calls that other processes get."""
+"""Program calls, and their byte format for other processes."""
 
 import math
 import struct
@@ -11,32 +11,34 @@ import numpy as np
 from eagle3_jax.engine.programs.program import Program
 
 Inputs = tuple[Any, ...]
-"""Of a program, besides weights and state: trees of NumPy arrays, or of their shapes."""
+"""Inputs besides weights and state: trees of NumPy arrays, or of their shapes."""
 _INDEX = struct.Struct("<H")
 
 
 class ProgramCall(NamedTuple):
-    """One program to run, and what the host sends it."""
+    """A program to run and its inputs from the host."""
 
     program: Program
     inputs: Inputs
 
 
 class Peers(Protocol):
-    """The other processes of an engine: they hold parts of its mesh and make its calls too."""
+    """The other processes of an engine, which hold parts of its mesh and make the same calls."""
 
     def await_compiled(self) -> None:
-        """Returns when each of them has compiled its programs."""
+        """Return when every process has compiled its programs."""
         ...
 
     def send(self, message: bytes) -> None:
-        """Hands a call to all of them, and does not wait until they make it."""
+        """Send a call to all processes without waiting for its execution."""
         ...
 
 
 class CallFormat:
-    """Calls as bytes: the program's place in a list that all processes have, then its inputs' bytes
-    in the order and shapes that the program has. Nothing in a message is code or a size."""
+    """Byte format of calls: the program's index in a shared list, then its inputs' bytes in order.
+
+    A message contains neither code nor sizes.
+    """
 
     def __init__(self, programs: Sequence[Program], input_shapes: Callable[[Program], Inputs]):
         self._programs = programs
@@ -44,12 +46,12 @@ class CallFormat:
         self._index = {program: index for index, program in enumerate(programs)}
 
     def encode(self, call: ProgramCall) -> bytes:
-        """The message of a call."""
+        """Encode a call."""
         leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(call.inputs)]
         return b"".join([_INDEX.pack(self._index[call.program]), *leaves])
 
     def decode(self, message: bytes) -> ProgramCall:
-        """The call of a message; ValueError for one that this engine can't have sent."""
+        """Decode a call; raise ValueError for a message that this engine cannot have sent."""
         (index,) = _INDEX.unpack_from(message)
         if index >= len(self._programs):
             raise ValueError(f"a call names program {index} of {len(self._programs)}")

@@ -1,4 +1,4 @@
-"""Makes the calls that another process's runner sends, and answers what it asks about them."""
+"""Execution of calls from another process's runner, and answers to its questions."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +19,15 @@ def follow(
     decode: Callable[[bytes], ProgramCall],
     messages: Iterable[bytes | Asked],
 ) -> None:
-    """Runs calls and answers questions until there are no more; ValueError for what can't have been
-    sent.
+    """Run calls and answer questions until there are no more.
 
-    Waits for each program behind the next one's dispatch, as whoever reads its report does. Who
-    is asked does not: the questions set its pace, and some of them can't wait for a program.
+    Waits for each program after the next one's dispatch, like a reader of its report. A process
+    that is asked does not wait: the questions set its pace, and some cannot wait for a program.
+    Raises ValueError for messages that the runner cannot have sent.
     """
     outputs: tuple[Any, ...] = ()
     is_asked = False
-    # One thread reads outputs in their order, each as soon as its program has ended.
+    # One thread reads outputs in order, each as soon as its program ends.
     reading = ThreadPoolExecutor(1, "reads outputs")
     try:
         for message in messages:
@@ -59,7 +59,7 @@ def _answer(
 
 
 def _trace(about: About, directory: str) -> str:
-    """What went wrong, if anything did: no reason to end."""
+    """Start or stop a trace; return the error if any, which is not fatal."""
     try:
         if about is About.START_TRACE:
             jax.profiler.start_trace(directory)
@@ -73,5 +73,5 @@ def _trace(about: About, directory: str) -> str:
 def _read(output: jax.Array, answer: Answer) -> None:
     try:
         answer(to_bytes(np.asarray(output)))
-    except Exception as error:  # In this thread nobody would hear of it.
+    except Exception as error:  # In this thread it would be lost.
         answer(error)

@@ -1,4 +1,4 @@
-"""What a process without devices asks the one whose devices run its calls, and the answers."""
+"""Questions from a process without devices to the process that runs its calls."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -10,11 +10,11 @@ from jaxtyping import Int
 
 
 class About(IntEnum):
-    """What a question is about: its first byte.
+    """Subject of a question: its first byte.
 
-    An output of the last call: behind it its place among all leaves, a byte. Pages: slots of the
-    host's memory, little-endian int32. A trace of JAX's profiler: its directory there, in UTF-8;
-    the answer is empty, or says what went wrong.
+    The following bytes are, for an output of the last call, its index among all leaves (one byte);
+    for pages, slots of host memory (little-endian int32); for a trace of JAX's profiler, its
+    directory on that host (UTF-8). The answer about a trace is empty or the error.
     """
 
     OUTPUT = 0
@@ -25,35 +25,34 @@ class About(IntEnum):
 
 
 class Asked(NamedTuple):
-    """A question as it comes in among calls. answer: takes what it is answered with, or the error
-    that leaves it without; from any thread."""
+    """A question among calls. `answer` takes the answer or an error. Thread-safe."""
 
     question: bytes
     answer: Callable[[bytes | Exception], object]
 
 
 def about_output(place: int) -> bytes:
-    """The question for the value of an output."""
+    """Make the question for the value of an output."""
     return bytes((About.OUTPUT, place))
 
 
 def about_pages(about: About, slots: Int[np.ndarray, " slots"]) -> bytes:
-    """The question whether all these slots hold their pages, or have reached the devices."""
+    """Make the question whether all these slots are saved, or staged on the devices."""
     return bytes((about,)) + slots.astype("<i4").tobytes()
 
 
 def slots_of(question: bytes) -> Int[np.ndarray, " slots"]:
-    """Of a question about pages."""
+    """Return the slots in a question about pages."""
     return np.frombuffer(question, "<i4", offset=1)
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """NumPy's own file format, which tells dtype and shape."""
+    """Serialize with NumPy's file format, which includes dtype and shape."""
     file = BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     return file.getvalue()
 
 
 def from_bytes(data: bytes) -> np.ndarray:
-    """What `to_bytes` was given; ValueError for anything else, objects included."""
+    """Invert `to_bytes`; raise ValueError for other data, including objects."""
     return np.lib.format.read_array(BytesIO(data), allow_pickle=False)

@@ -1,5 +1,4 @@
-"""What stands for an executor where all devices belong to other processes: it sends no programs,
-those follow the calls, and its outputs are asked for when somebody means to read them."""
+"""Stand-in for an executor if all devices belong to other processes; requests outputs on demand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,9 +23,9 @@ from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.tree.nodes import Tree
 
 Ask = Callable[[bytes], Callable[[], bytes]]
-"""Sends a question behind the calls before it; what it returns waits for the answer."""
+"""Sends a question after earlier calls; the returned function waits for the answer."""
 MOST_OUTPUTS = 9
-"""A report, and log-probabilities of sampled tokens and of a prompt's."""
+"""A report, and log-probabilities of sampled tokens and of a prompt's tokens."""
 WITHOUT_LOGPROBS = (
     ProgramKind.PREFILL,
     ProgramKind.ARGMAX_PREFILL,
@@ -36,31 +35,28 @@ WITHOUT_LOGPROBS = (
 
 
 class Built(NamedTuple):
-    """What a process without devices has to know of the engine that those with some have built.
+    """Facts of the engine that the processes with devices have built.
 
-    num_pages, kv_offloading_least_tokens: of its configuration, which their memory and speed may
-    decide. kernels: how the head's operations are computed there, which decides what programs
-    there are. page_bytes: of a page in the host's memory, 0 where there is none. programs: by name.
+    `num_pages` may follow from their memory. `kernels` is the implementation of the head's
+    operations there, which determines `programs`, listed by name. `page_bytes` is 0 without host
+    memory.
     """
 
     num_pages: int | None
-    kv_offloading_least_tokens: int | None
     kernels: str
     page_bytes: int
     programs: tuple[str, ...]
 
     def configure(self, config: EngineConfig) -> EngineConfig:
-        """That engine's configuration, from the one that it was built from."""
-        least = self.kv_offloading_least_tokens
-        changed = {"num_pages": self.num_pages, "kernels": self.kernels}
-        return replace(config, kv_offloading_least_tokens=least, **changed)
+        """Return that engine's configuration, given the configuration it was built from."""
+        return replace(config, num_pages=self.num_pages, kernels=self.kernels)
 
 
 @runtime_checkable
 class Devices(Peers, Protocol):
-    """The processes of an engine where this one holds no part of its mesh.
+    """The processes that hold the whole mesh of this process's engine.
 
-    built: by them. ask: the first of them answers.
+    `built` is their result; the first of them answers `ask`.
     """
 
     built: Built
@@ -69,8 +65,7 @@ class Devices(Peers, Protocol):
 
 
 class RemoteExecutor:
-    """As `Executor`, for a runner whose peers hold all. programs, input_shapes: theirs, too. Nobody
-    asks it for weights: neither a directory of pages nor a transfer goes with several processes."""
+    """`Executor` without devices or weights; disk tiers and transfers, which need them, are off."""
 
     def __init__(
         self,
@@ -82,7 +77,7 @@ class RemoteExecutor:
         has_grammars: bool,
         images: ImageLayout | None,
     ):
-        """ValueError where the others have built another engine than this one asks."""
+        """Raise ValueError if the other processes have built another engine."""
         sizes = images.sizes if images else ()
         parts: Any = {"has_draft": has_draft, "has_grammars": has_grammars, "image_sizes": sizes}
         self.programs = all_programs(config, **parts)
@@ -97,10 +92,10 @@ class RemoteExecutor:
         self.pages = RemotePages(devices)
 
     def compile(self, progress: Progress | None = None) -> None:
-        """The others do."""
+        """Do nothing: the other processes compile."""
 
     def run(self, call: ProgramCall) -> tuple[Any, ...]:
-        """What the call, which has been sent, will put out."""
+        """Return promises for the outputs of a call that has been sent."""
         program = call.program
         if program.kind in (*PAGE_COPIES, ProgramKind.ENCODE):
             return ()
@@ -111,32 +106,32 @@ class RemoteExecutor:
 
 
 class RemotePages:
-    """The host's memory for pages beside those devices."""
+    """Host memory for pages beside the remote devices."""
 
     def __init__(self, devices: Devices):
         self._ask, self.page_bytes = devices.ask, devices.built.page_bytes
 
     def are_saved(self, slots: np.ndarray) -> bool:
-        """Whether these slots hold their pages."""
+        """Return whether these slots hold their pages."""
         return self._ask(about_pages(About.SAVED_PAGES, slots))() == b"\x01"
 
     def are_staged(self, slots: np.ndarray) -> bool:
-        """Whether these slots have reached the devices."""
+        """Return whether these slots have arrived on the devices."""
         return self._ask(about_pages(About.STAGED_PAGES, slots))() == b"\x01"
 
 
 class RemoteProfiler:
-    """JAX's profiler in the first of those processes. RuntimeError says why it can't."""
+    """JAX's profiler in the first of those processes; raises RuntimeError on failure."""
 
     def __init__(self, ask: Ask):
         self._ask = ask
 
     def start_trace(self, log_dir: str) -> None:
-        """A directory of that process's host."""
+        """Trace into a directory on that process's host."""
         self._do(About.START_TRACE, log_dir)
 
     def stop_trace(self) -> None:
-        """Writes it there."""
+        """Stop and write the trace."""
         self._do(About.STOP_TRACE)
 
     def _do(self, about: About, directory: str = "") -> None:
@@ -145,14 +140,14 @@ class RemoteProfiler:
 
 
 class RemoteArray:
-    """An output of the last call: asked for before the next one, or never."""
+    """An output of the last call, requested before the next call or never."""
 
     def __init__(self, ask: Ask, place: int):
         self._ask, self._place = ask, place
         self._answer: Callable[[], bytes] | None = None
 
     def copy_to_host_async(self) -> None:
-        """Asks for it, as JAX's arrays begin to be copied; jax.device_get calls it once more."""
+        """Request the output; jax.device_get calls this again."""
         if self._answer is None:
             self._answer = self._ask(about_output(self._place))
 
@@ -162,7 +157,7 @@ class RemoteArray:
 
 
 def _logprobs(program: Program, leaves: list[Any]) -> Logprobs | None:
-    """In the order of the program's outputs."""
+    """Group leaves in the order of the program's outputs."""
     if program.kind in WITHOUT_LOGPROBS:
         return None
     scores_prompt = program.kind is ProgramKind.SCORING_PREFILL

@@ -17,7 +17,7 @@ from tiny_vision import PAD, VISION, drawn, image, seeing_target, tiny_vision, w
 
 from eagle3_jax import encode_images, forward
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.kv.tokens_by_tier import NO_TOKENS, TokensByTier
+from eagle3_jax.engine.page_tiers import NO_TOKENS, TokensByTier
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.vision.item import ImageItem

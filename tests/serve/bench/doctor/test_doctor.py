@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
-from serve.bench.cli import main, parse_bench_flags
-from serve.bench.doctor import all_reduce, examination, kernels, rounds, served
-from serve.bench.doctor.speed import CopySpeed, speed_finding
-from serve.bench.doctor.workers import each
-from serve.bench.studies import doctor
+from eagle3_tools.bench.cli import main, parse_bench_flags
+from eagle3_tools.bench.doctor import all_reduce, examination, kernels, rounds, served
+from eagle3_tools.bench.doctor.speed import CopySpeed, speed_finding
+from eagle3_tools.bench.doctor.workers import each
+from eagle3_tools.bench.studies import doctor
 
 REPORT = "report.json"
 

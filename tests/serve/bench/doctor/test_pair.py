@@ -4,7 +4,7 @@ from tolerances import FLOAT32_ATOL
 
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.mesh import make_mesh
-from serve.bench.doctor.pair import heads_repeated, load_pair
+from eagle3_tools.bench.doctor.pair import heads_repeated, load_pair
 
 
 def test_on_eight_devices_the_pair_has_each_head_twice_and_is_the_same_function():

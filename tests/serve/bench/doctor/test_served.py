@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from eagle3_tools.bench.doctor import served
+from eagle3_tools.bench.doctor.served import CONFIG, Served
 from pallas_kernels.self_check import Call
-from serve.bench.doctor import served
-from serve.bench.doctor.served import CONFIG, Served
 from serve.demo import (
     demo_draft_dir,
     demo_target_dir,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from serve.bench.load.http_client import Address
+from eagle3_tools.bench.load.http_client import Address
 
 
 @asynccontextmanager

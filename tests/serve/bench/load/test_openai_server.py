@@ -10,11 +10,11 @@ from fake_engine import FakeEngine
 from fake_server import Served
 from raw_server import answering, chunked
 
-from serve.bench.load.http_client import Address, exchange
-from serve.bench.load.openai_server import Outcome, Server
-from serve.bench.load.prompts import Prompt
-from serve.bench.load.traffic import send, warm_up
-from serve.bench.load.workload import Endpoint
+from eagle3_tools.bench.load.http_client import Address, exchange
+from eagle3_tools.bench.load.openai_server import Outcome, Server
+from eagle3_tools.bench.load.prompts import Prompt
+from eagle3_tools.bench.load.traffic import send, warm_up
+from eagle3_tools.bench.load.workload import Endpoint
 
 PROMPT = Prompt("hello", "hello", 5, 7)
 

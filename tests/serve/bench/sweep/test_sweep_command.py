@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from fake_server import Served
 
-from serve.bench.cli import main
-from serve.bench.load.workload import Workload
-from serve.bench.sweep import measure as sweep_module
+from eagle3_tools.bench.cli import main
+from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.sweep import measure as sweep_module
 
 
 class Letters:

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from test_sweep_result import OUTCOMES, answered, result_of
 
-from serve.bench.cli import main
-from serve.bench.sweep.measure import write_result
-from serve.bench.sweep.report import read_results, write_report
+from eagle3_tools.bench.cli import main
+from eagle3_tools.bench.sweep.measure import write_result
+from eagle3_tools.bench.sweep.report import read_results, write_report
 
 MADE_UP = [answered(0.1, [0.2, 0.2], "abcab", 5, synthetic=2.88)] * 3
 

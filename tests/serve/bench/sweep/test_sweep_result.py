@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from serve.bench.common.accept_length import AcceptCounts
-from serve.bench.common.conditions import conditions
-from serve.bench.load.counters import between, read_counts
-from serve.bench.load.openai_server import Outcome
-from serve.bench.load.prompts import Prompt
-from serve.bench.load.traffic import Traffic
-from serve.bench.load.workload import Workload
-from serve.bench.sweep.configurations import GOLDEN, Configuration
-from serve.bench.sweep.measure import write_result
-from serve.bench.sweep.plan import SweepPlan
-from serve.bench.sweep.result import Point, result_json
-from serve.bench.sweep.rows import rows_of
+from eagle3_tools.bench.common.accept_length import AcceptCounts
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.load.counters import between, read_counts
+from eagle3_tools.bench.load.openai_server import Outcome
+from eagle3_tools.bench.load.prompts import Prompt
+from eagle3_tools.bench.load.traffic import Traffic
+from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.sweep.configurations import GOLDEN, Configuration
+from eagle3_tools.bench.sweep.measure import write_result
+from eagle3_tools.bench.sweep.plan import SweepPlan
+from eagle3_tools.bench.sweep.result import Point, result_json
+from eagle3_tools.bench.sweep.rows import rows_of
 from serve.options.serve_flags import parse_serve_flags
 
 PLAN = SweepPlan([Workload(96, 32)], [2, 4], [0])

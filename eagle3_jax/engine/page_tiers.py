@@ -1,0 +1,188 @@
+"""Memory tiers of KV pages: interfaces of tiers, page sources and the copies they need.
+
+A page is named by its key (`engine/kv/prefix_cache.py`), which identifies its contents for target
+and draft. Copies overlap with rounds; the caller polls for their completion.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+COPIED_PAGES = 8
+"""Pages copied by one program."""
+
+
+class KeyedPage(NamedTuple):
+    """A page of the cache, and the key of its present or future contents."""
+
+    key: bytes
+    page: int
+
+
+class KeyedSlot(NamedTuple):
+    """A slot of host memory, and the key of its present or future contents."""
+
+    key: bytes
+    slot: int
+
+
+Place = Literal["disk", "remote"]
+"""Origin of pages that come into host memory: a directory or another server."""
+
+
+class TierRoom(NamedTuple):
+    """Occupancy of a tier in pages. `tier` is a field of `TokensByTier`."""
+
+    tier: str
+    pages: int
+    total: int
+
+
+class TokensByTier(NamedTuple):
+    """Tokens found on the devices, in host memory, on disk and on another machine."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+    remote: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens of all tiers."""
+        return sum(self)
+
+    @property
+    def below(self) -> int:
+        """Tokens of all tiers except the devices' memory, to which they were copied."""
+        return self.total - self.device
+
+    def plus(self, other: "TokensByTier") -> "TokensByTier":
+        """Return the sums per tier."""
+        return TokensByTier(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TOKENS = TokensByTier()
+
+
+class Tier(Protocol):
+    """Stores pages by key, with LRU eviction."""
+
+    def match(self, keys: Sequence[bytes]) -> int:
+        """Return the number of leading keys in the tier."""
+        ...
+
+    def save(self, pages: Sequence[KeyedPage]) -> list[int]:
+        """Start saving pages as dispatched programs leave them; return the pages that fit."""
+        ...
+
+    def load(self, pages: Sequence[KeyedPage]) -> None:
+        """Start filling these pages, whose keys it has; they cannot be evicted meanwhile."""
+        ...
+
+    def done(self) -> list[int]:
+        """Poll copies; return, once, the pages filled in programs dispatched from now on."""
+        ...
+
+    def forget(self, keys: Sequence[bytes] | None) -> None:
+        """Remove these keys. With `keys=None`, remove all keys."""
+        ...
+
+    @property
+    def can_save(self) -> bool:
+        """True if a save may begin; few may be in flight, each with a buffer on the device."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a copy is in flight."""
+        ...
+
+    @property
+    def rooms(self) -> tuple[TierRoom, ...]:
+        """Occupancy of this tier and those below it."""
+        ...
+
+
+class PageSource(Protocol):
+    """An origin from which its own threads copy pages into host memory."""
+
+    @property
+    def place(self) -> Place:
+        """Kind of the origin."""
+        ...
+
+    def match(self, keys: Sequence[bytes]) -> int:
+        """Return the number of leading keys that it has."""
+        ...
+
+    def load(self, pages: Sequence[KeyedSlot]) -> None:
+        """Start filling these slots, whose keys it has or had."""
+        ...
+
+    def done(self) -> list[tuple[int, bool]]:
+        """Return newly completed copies as (slot, success); slots of failed copies are empty."""
+        ...
+
+
+class LowerTier(PageSource, Protocol):
+    """A page source that also stores pages."""
+
+    def save(self, pages: Sequence[KeyedSlot]) -> None:
+        """Start saving these slots, whose contents stay unchanged until `done`."""
+        ...
+
+    def forget(self, keys: Sequence[bytes] | None) -> None:
+        """Remove these keys. With `keys=None`, remove all keys."""
+        ...
+
+    @property
+    def can_save(self) -> bool:
+        """True if a save may begin; few may be in flight."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a save is in flight."""
+        ...
+
+
+class PageBytes(Protocol):
+    """Bytes of host slots over all devices, uint8[page_bytes]. Thread-safe."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes per slot."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of all that gives a page's bytes meaning; engines with equal hashes share pages."""
+        ...
+
+    def bytes_of(self, slot: int) -> np.ndarray:
+        """Return a slot's bytes; wait for a copy in flight."""
+        ...
+
+    def fill(self, slot: int, data: np.ndarray) -> None:
+        """Write a page into a slot."""
+        ...
+
+
+class PageCopies(Protocol):
+    """Copies of up to COPIED_PAGES between cache pages and numbered host slots (see `Runner`)."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes per slot."""
+        ...
+
+    def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None: ...
+
+    def stage_pages(self, slots: Sequence[int]) -> None: ...
+
+    def load_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None: ...
+
+    def are_saved(self, slots: Sequence[int]) -> bool: ...
+
+    def are_staged(self, slots: Sequence[int]) -> bool: ...

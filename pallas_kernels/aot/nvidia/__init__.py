@@ -1,1 +1,0 @@
-"""NVIDIA's GPUs: their compiler without one, and what its assembler says."""

@@ -1,1 +1,0 @@
-"""Which cases are measured, and which a dry run goes through."""

@@ -1,1 +1,0 @@
-"""What other libraries make of a case's arguments."""

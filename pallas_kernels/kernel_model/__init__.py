@@ -1,1 +1,0 @@
-"""What a compiled kernel can reach on a GPU: arithmetic on facts of its code, nothing measured."""

@@ -1,1 +1,0 @@
-"""What `eagle3-bench grammar` is made of."""

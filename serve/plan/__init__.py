@@ -1,1 +1,0 @@
-"""Capacity planning: memory and speed of a pair of models on GPUs."""

@@ -1,1 +1,0 @@
-"""Rounds compiled for GPUs from shapes alone: what they launch and hold."""

@@ -1,1 +1,0 @@
-"""Data parallel attention with expert parallelism, beside tensor and decode context parallelism."""

@@ -1,1 +1,0 @@
-"""How many bytes and seconds a pair costs on devices: the planner's model."""

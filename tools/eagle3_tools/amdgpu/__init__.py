@@ -1,0 +1,1 @@
+"""Executes the machine code of MI355X and MI325X on a CPU."""

@@ -1,0 +1,77 @@
+"""python -m eagle3_tools.amdgpu: operations as MI355X's and MI325X's machine code, run on this CPU.
+
+Needs the extra `rocm-check`, gcc and binutils; no GPU and no ROCm. Exit status 1 where a kernel
+does what it must not, or computes something else.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from pallas_kernels.case import AMD
+
+FILE_WIDTH = 160
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    flags = _parse(argv)
+    if find_spec("tinygrad") is None:
+        print("tinygrad is not installed: pip install '.[rocm-check]'", file=sys.stderr)
+        return 2
+    os.environ["JAX_PLATFORMS"] = "cpu"  # The workers inherit it: no plugin looks for devices.
+    from eagle3_tools.amdgpu.jobs import jobs_for, run
+    from eagle3_tools.amdgpu.report import case_table, opcode_table, summary, there, write_record
+    from eagle3_tools.amdgpu.witness.table import MISSING, witness_of
+    from eagle3_tools.aot import targets
+
+    jobs = jobs_for(flags.arch or AMD, flags.only, flags.short)
+    if not jobs:
+        print("no case is called like that", file=sys.stderr)
+        return 2
+    if not targets.AMD.is_installed():
+        print(targets.AMD.not_installed, file=sys.stderr)
+        return 2
+    begin = time.monotonic()
+    results = run(jobs, flags.jobs)
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console.print(case_table(results))
+    console.print(opcode_table(results, witness_of))
+    console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
+    if flags.json:
+        write_record(flags.json, results)
+    alone = [name for name in sorted(there(results)) if witness_of(name) == f"none: {MISSING}"]
+    if alone:
+        print(f"without a second witness: {', '.join(alone)}")
+    return 1 if alone or any(result.problems for result in results) else 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m eagle3_tools.amdgpu", description=__doc__)
+    parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="one small case of each operation on gfx950, with one poison",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

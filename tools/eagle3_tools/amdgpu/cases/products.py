@@ -1,0 +1,138 @@
+"""Small cases of dense products: three steps, or two a part, a last one of bfloat16 that is not
+full; columns that fill no tile, few and many rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
+from eagle3_tools.amdgpu.cases.launches import named
+from eagle3_tools.amdgpu.cases.tolerances import BF16
+from pallas_kernels.case import Case
+from pallas_kernels.fp8_matmul import cases as fp8_matmul
+from pallas_kernels.joint_matmul import cases as joint_matmul
+from pallas_kernels.joint_matmul import four_bit
+from pallas_kernels.logits_argmax import cases as logits_argmax
+from pallas_kernels.quantized import QuantFormat
+from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
+from pallas_kernels.shapes import Head, Matrix
+
+PTPC, BLOCKS, WIDENED = fp8_matmul.PTPC, fp8_matmul.BLOCKS, fp8_matmul.WIDENED
+FOUR_BIT = (
+    QuantFormat("mxfp4", "mxfp4"),
+    QuantFormat("mxfp4"),
+    QuantFormat("int4_group"),
+    QuantFormat("int4_channel", "int8_token"),
+)
+
+
+def product_cases() -> list[EmulatedCase]:
+    """Every format with few rows, and each kernel once with the tiles of many."""
+    return [*_single(), *_joint(), *_gated(), *_four_bit(), *_heads()]
+
+
+def _single() -> list[EmulatedCase]:
+    def product(
+        like: str, inputs: int, outputs: int, format: QuantFormat, rows: int
+    ) -> EmulatedCase:
+        case = fp8_matmul.make_case(Matrix("small", inputs, outputs), format, rows)
+        return EmulatedCase.small(case, named(f"fp8_matmul {like}"), BF16)
+
+    return [
+        product("kimi.q_b_proj@tp8 ptpc rows16", 1536, 72, PTPC, 5),
+        product("kimi.q_b_proj@tp8 ptpc rows256", 1536, 136, PTPC, 130),
+        product("minimax.q_proj@tp1 fp8_block rows64", 384, 200, BLOCKS, 50),
+        product("minimax.q_proj@tp1 fp8_block rows256", 256, 200, BLOCKS, 130),
+        product("draft_mha.o_proj@tp8 fp8_weights rows4", 3064, 72, WIDENED, 5),
+    ]
+
+
+def _joint() -> list[EmulatedCase]:
+    """Matrices of different widths: the second's tiles begin where the first's end."""
+
+    def product(like: str, inputs: int, widths: tuple[int, ...], format: Any) -> EmulatedCase:
+        matrices = [Matrix("small", inputs, width) for width in widths]
+        case = joint_matmul.make_case("joint_matmul", matrices, format, 5)
+        return EmulatedCase.small(case, named(f"joint_matmul {like}"), BF16)
+
+    return [
+        product("kimi.q_a_proj@tp1 bf16 rows4", 7160, (72, 40), None),
+        product("draft_mha.qkv_proj@tp8 ptpc rows4", 14336, (40, 40, 40), PTPC),
+        product("minimax.q_proj@tp8 fp8_block rows4", 384, (136, 40, 40), BLOCKS),
+    ]
+
+
+def _gated() -> list[EmulatedCase]:
+    def product(like: str, inputs: int, format: Any, rows: int) -> EmulatedCase:
+        matrices = [Matrix("small", inputs, 72)] * 2
+        case = joint_matmul.make_case("gated_matmul", matrices, format, rows)
+        return EmulatedCase.small(case, named(f"gated_matmul {like}"), BF16)
+
+    return [
+        product("kimi.shared_gate_up@tp8 bf16 rows4", 3064, None, 5),
+        product("kimi.shared_gate_up@tp8 bf16 rows256", 1016, None, 130),
+        product("draft_mha.gate_up@tp8 ptpc rows4", 7168, PTPC, 5),
+    ]
+
+
+def _four_bit() -> list[EmulatedCase]:
+    """On the experts' kernels; no case of `all_cases` has them, the widths are Kimi's at TP8."""
+    return [
+        EmulatedCase.small(
+            _four_bit_case(operation, 768, 72, format, 5),
+            _four_bit_case(operation, 7168, 2304, format, 4),
+            BF16,
+        )
+        for operation, format in zip(
+            ("gated_matmul", "joint_matmul", "gated_matmul", "joint_matmul"), FOUR_BIT, strict=True
+        )
+    ]
+
+
+def _four_bit_case(
+    operation: str, inputs: int, outputs: int, format: QuantFormat, rows: int
+) -> Case:
+    """Of two matrices; joint products are a launch each."""
+    matrices = [Matrix("kimi.dense_gate_up@tp8", inputs, outputs)] * 2
+    case = joint_matmul.make_case(operation, matrices, None, rows)
+
+    def example(seed: int) -> tuple[Any, ...]:
+        keys = jax.random.split(jax.random.key(seed), 3)
+        x = example_rows(keys[0], rows, inputs)
+        return x, *(example_kernel(key, inputs, outputs, format) for key in keys[1:])
+
+    return replace(
+        case,
+        variant=f"{format.weights}_{format.activations} rows{rows}",
+        run=getattr(four_bit, operation),
+        example=example,
+        kernels=("expert_gate_up" if operation == "gated_matmul" else "expert_down",),
+        matrix=matrix_instruction(format),
+    )
+
+
+def _heads() -> list[EmulatedCase]:
+    """Seven tiles of the vocabulary, the last one not full; of many rows three, wider ones."""
+
+    def head(
+        like: str, size: tuple[int, int], format: Any, rows: int, filtered: bool = False
+    ) -> EmulatedCase:
+        case = logits_argmax.make_case(Head("small", *size), format, rows, filtered)
+        return EmulatedCase.small(
+            case, named(f"logits_argmax kimi.lm_head@tp4 {like}"), BF16, _other_ids
+        )
+
+    return [
+        head("bf16 rows4", (760, 404), None, 5),
+        head("ptpc rows4", (1536, 404), PTPC, 5),
+        head("bf16_min_p_bias rows4", (760, 404), None, 5, True),
+        head("ptpc_min_p_bias rows4", (1536, 404), PTPC, 5, True),
+        head("bf16 rows256", (192, 300), None, 130),
+    ]
+
+
+def _other_ids(x: Any, kernel: Any, options: Any, token_ids: Any) -> tuple[Any, ...]:
+    """Ids that are not those of the columns, and a greedy row."""
+    cold = options._replace(temperature=options.temperature.at[0].set(0))
+    return x, kernel, cold, token_ids + 7

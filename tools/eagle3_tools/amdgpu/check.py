@@ -1,0 +1,188 @@
+"""One case on one GPU: compiled, executed by the emulator, and compared with two computations."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from eagle3_tools.amdgpu.cases import EmulatedCase, emulated_cases
+from eagle3_tools.amdgpu.emulator.launch import LaunchCounts
+from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.operations import translate
+from eagle3_tools.amdgpu.emulator.waits import LDS, missing_waits
+from eagle3_tools.amdgpu.program.compiled import CompiledProgram, Source, compile_source
+from eagle3_tools.amdgpu.program.run import run_program
+from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
+from eagle3_tools.aot.launches import launches
+
+POISON = (0x7FC1_2345, 0xA5A5_5A5B)
+"""What registers and local memory hold at the start: a NaN, and a small number or wild address."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """launches: kernels in order with what they counted; there: all names in their code.
+
+    unsettled: kernels of XLA's own with accesses of local memory under way at a barrier.
+    reference, interpreted: the error against each; problems: empty where all is well.
+    """
+
+    case: str
+    arch: str
+    problems: tuple[str, ...]
+    launches: tuple[tuple[str, LaunchCounts], ...] = ()
+    there: frozenset[str] = frozenset()
+    reference: float = float("nan")
+    interpreted: float = float("nan")
+    allowed: tuple[float, float] = (0.0, 0.0)
+    library_share: float = 0.0
+    seconds: float = 0.0
+    unsettled: frozenset[str] = frozenset()
+
+    @property
+    def workgroups(self) -> int:
+        """Of all launches."""
+        return sum(counts.workgroups for _, counts in self.launches)
+
+    @property
+    def instructions(self) -> Counter[str]:
+        """Wave instructions of all launches, by name."""
+        return sum((counts.instructions for _, counts in self.launches), Counter())
+
+
+def check_named(job: tuple[str, str, int]) -> Checked:
+    """The case of this name on this GPU, with so many kinds of poison."""
+    name, arch, poisons = job
+    return check(_by_name()[name], arch, POISON[:poisons])
+
+
+@cache
+def _by_name() -> dict[str, EmulatedCase]:
+    return {case.name: case for case in emulated_cases()}
+
+
+def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> Checked:
+    """Runs it with every poison; results must be the same bits, as no poison may reach them."""
+    begin = time.monotonic()
+    arguments = case.arguments(arch)
+    program = compile_source(source_of(case, arch, arguments))
+    kernels = kernels_of(program)
+    own = own_kernels(program)
+    problems = [problem for kernel in kernels for problem in code_problems(kernel, own)]
+    given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
+    try:
+        runs = [
+            run_program(
+                program,
+                given,
+                poison=poison,
+                partly_written=case.partly_written,
+                allow_unwritten=case.idle_rows,
+            )
+            for poison in poisons
+        ]
+    except Fault as fault:
+        return Checked(case.name, arch, (*problems, str(fault)))
+    problems += beyond_problems(runs[0].launches, own)
+    results = runs[0].results
+    for other in runs[1:]:
+        if not _same(case, results, other.results):
+            problems.append("what registers held at the start reaches a result")
+    reference = case.compare(results, case.expected(arch, arguments))
+    interpreted = case.compare(results, case.interpreted(arch, arguments))
+    allowed = case.tolerance.reference, case.tolerance.interpreted
+    for error, most, what in zip(
+        (reference, interpreted), allowed, ("reference.py", "the interpreted kernel"), strict=True
+    ):
+        if not error <= most:
+            problems.append(f"{error:.2g} from {what}, where {most:g} is allowed")
+    return Checked(
+        case.name,
+        arch,
+        tuple(problems),
+        tuple(runs[0].launches),
+        frozenset(i.name for kernel in kernels for i in kernel.code.values()),
+        reference,
+        interpreted,
+        allowed,
+        runs[0].library_share,
+        time.monotonic() - begin,
+        unsettled(kernels, own),
+    )
+
+
+def _same(case: EmulatedCase, results: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    """Equal bits; of results that are written in part, what counts of them."""
+    pairs = enumerate(zip(results, others, strict=True))
+    whole = [pair for place, pair in pairs if place not in case.partly_written]
+    return all(a.tobytes() == b.tobytes() for a, b in whole) and case.compare(results, others) == 0
+
+
+def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Source:
+    """The case as a function of its leaves."""
+    leaves, tree = jax.tree.flatten(arguments)
+    counts = [len(jax.tree.leaves(argument)) for argument in arguments]
+    owner = [place for place, count in enumerate(counts) for _ in range(count)]
+    donated = tuple(leaf for leaf, place in enumerate(owner) if place in case.donate)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    run = case.case.run
+    return Source(arch, lambda *given: run(*jax.tree.unflatten(tree, given)), shapes, donated)
+
+
+def kernels_of(program: CompiledProgram) -> list[Kernel]:
+    """Those that it launches, each once."""
+    read = {code: read_kernels(code) for code in program.objects}
+    names = dict.fromkeys((launch.kernel, launch.code) for launch in program.launches)
+    return [read[code][name] for name, code in names]
+
+
+def own_kernels(program: CompiledProgram) -> frozenset[str]:
+    """Names of the kernels that are written by hand, without the number XLA may put behind."""
+    return frozenset(one.name for one in launches(program.hlo) if one.kind == "kernel")
+
+
+def code_problems(kernel: Kernel, own: frozenset[str]) -> list[str]:
+    """Of its code, executed or not: early uses of registers, instructions without a meaning."""
+    found = [
+        f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
+        for m in missing_waits(kernel.code, kernel.entry)
+        if m.register != LDS or _base_name(kernel.name) in own
+    ]
+    for i in kernel.code.values():
+        try:
+            translate(i)
+        except Fault as fault:
+            found.append(f"{kernel.name}: {fault}")
+    return found
+
+
+def beyond_problems(launched: Sequence[tuple[str, LaunchCounts]], own: frozenset[str]) -> list[str]:
+    """Kernels of ours that load behind their arrays; XLA's own do that and don't use it."""
+    return [
+        f"{name}: {counts.loads_beyond} loads behind their buffer"
+        for name, counts in launched
+        if counts.loads_beyond and _base_name(name) in own
+    ]
+
+
+def unsettled(kernels: Sequence[Kernel], own: frozenset[str]) -> frozenset[str]:
+    """Kernels of XLA's that come to a barrier with accesses of local memory under way.
+
+    Its sorts do: they rely on the order in which a compute unit takes them.
+    """
+    return frozenset(
+        kernel.name
+        for kernel in kernels
+        if _base_name(kernel.name) not in own
+        and any(m.register == LDS for m in missing_waits(kernel.code, kernel.entry))
+    )
+
+
+def _base_name(kernel: str) -> str:
+    """Namesakes get a number from XLA."""
+    return kernel.partition("__")[0]

@@ -1,0 +1,55 @@
+"""All that `make rocm-check` compiles, not executed, but read: every instruction has a meaning."""
+
+from functools import cache
+from pathlib import Path
+
+import jax
+
+from eagle3_tools.amdgpu.check import Checked, code_problems, kernels_of, own_kernels, unsettled
+from eagle3_tools.amdgpu.program.compiled import Source, compile_source
+from eagle3_tools.plan.compile.full_size import full_size_round
+from eagle3_tools.plan.compile.full_size_pairs import full_size_options
+from eagle3_tools.plan.compile.full_size_table import name_of
+from eagle3_tools.plan.data.gpus import GPUS
+from eagle3_tools.plan.options import PlanOptions
+from pallas_kernels import gpu
+from pallas_kernels.all_cases import all_cases
+
+PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
+"""config.json files of published checkpoints."""
+
+
+def check_code(job: tuple[str, str, int]) -> Checked:
+    """Of a case of the check of kernels."""
+    name, arch, _ = job
+    (case,) = (case for case in all_cases() if case.name == name)
+    with gpu.assume(arch):
+        shapes = jax.eval_shape(lambda: case.example(0))
+    return read(f"code of {name}", Source(arch, case.run, shapes))
+
+
+def check_full_size_code(job: tuple[str, str, int]) -> Checked:
+    """Of a published pair's round at full size."""
+    name, arch, _ = job
+    found = full_size_round(full_size_rounds()[name])
+    return read(f"code of {name}", Source(arch, found.function, found.shapes, (found.state,)))
+
+
+@cache
+def full_size_rounds() -> dict[str, PlanOptions]:
+    """By their names, each for one GPU."""
+    return {name_of(options): options for options in full_size_options(PUBLISHED)}
+
+
+def arch_of(name: str) -> str:
+    """The GPU that a round at full size is for."""
+    return GPUS[full_size_rounds()[name].gpu].arch
+
+
+def read(name: str, source: Source) -> Checked:
+    """Compiles it, and looks at the code of every kernel that it launches."""
+    program = compile_source(source)
+    kernels, own = kernels_of(program), own_kernels(program)
+    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel, own))
+    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
+    return Checked(name, source.arch, problems, there=there, unsettled=unsettled(kernels, own))

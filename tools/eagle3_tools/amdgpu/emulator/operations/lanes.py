@@ -1,0 +1,175 @@
+"""Operations that move numbers from lane to lane: DPP, permutations, single lanes, counts.
+
+Source: CDNA3 ISA, "Data Parallel Primitives" and the operations' own pages.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.waves import (
+    LANES,
+    Read,
+    Waves,
+    Write,
+    result,
+    scalar_result,
+    words,
+)
+from eagle3_tools.aot.amd.decode import Instruction
+
+U32 = np.uint32
+LANE = np.arange(LANES)
+_ROW = LANE & ~15
+
+
+def dpp_lanes(control: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lane [64] that each lane reads, and whether there is one."""
+    everywhere, inside = np.ones(LANES, bool), LANE & 15
+    if control < 0x100:  # quad_perm
+        order = np.array([control >> 2 * k & 3 for k in range(4)])
+        return (LANE & ~3) + order[LANE & 3], everywhere
+    by = control & 15
+    if 0x101 <= control <= 0x10F:  # row_shl
+        return _ROW + (inside + by & 15), inside + by < 16
+    if 0x111 <= control <= 0x11F:  # row_shr
+        return _ROW + (inside - by & 15), inside >= by
+    if 0x121 <= control <= 0x12F:  # row_ror
+        return _ROW + (inside - by & 15), everywhere
+    if control == 0x140:  # row_mirror
+        return _ROW + 15 - inside, everywhere
+    if control == 0x141:  # row_half_mirror
+        return (LANE & ~7) + 7 - (LANE & 7), everywhere
+    if control == 0x142:  # row_bcast15: the last lane of a row to the next row
+        return np.maximum(_ROW - 1, 0), LANE >= 16
+    if control == 0x143:  # row_bcast31
+        return np.full(LANES, 31), LANE >= 32
+    if 0x150 <= control <= 0x15F:  # row_newbcast
+        return _ROW + by, everywhere
+    raise Fault(f"the DPP control {control:#x}")
+
+
+def dpp_source(instruction: Instruction, read: Read) -> Read:
+    """What DPP hands to an operation: zeros where there is no lane to read."""
+    lanes, there = dpp_lanes(instruction.fields["dpp"])
+
+    def moved(w: Waves) -> np.ndarray:
+        value = read(w)[:, lanes]
+        valid = there & w.active()[:, lanes]
+        return np.where(valid, value.view(U32), U32(0)).view(value.dtype)
+
+    return moved
+
+
+def dpp_result(instruction: Instruction) -> Write:
+    """Writes where the row and bank masks allow; without bound_ctrl only where a lane was read."""
+    fields, index = instruction.fields, instruction.operands["vdst"].index
+    lanes, there = dpp_lanes(fields["dpp"])
+    allowed = (fields["row_mask"] >> LANE // 16 & 1) & (fields["bank_mask"] >> LANE // 4 % 4 & 1)
+
+    def write(w: Waves, value: Any) -> None:
+        active = w.active()
+        where = active & allowed.astype(bool)
+        if not fields["bc"]:
+            where = where & there & active[:, lanes]
+        w.vector(index, np.asarray(value).view(U32), where)
+
+    return write
+
+
+def read_first_lane(instruction: Instruction) -> Callable[[Waves], None]:
+    """v_readfirstlane_b32: of the first lane that executes; lane 0 where none does."""
+    read, write = words(instruction.sources[0]), scalar_result(instruction.operands["vdst"])
+
+    def run(w: Waves) -> None:
+        active = w.active()
+        value = np.broadcast_to(read(w), active.shape)
+        write(w, value[np.arange(len(active)), active.argmax(1)])
+
+    return run
+
+
+def read_lane(instruction: Instruction) -> Callable[[Waves], None]:
+    """v_readlane_b32: EXEC is ignored."""
+    read, lane = (words(o) for o in instruction.sources[:2])
+    write = scalar_result(instruction.operands["vdst"])
+
+    def run(w: Waves) -> None:
+        value = np.broadcast_to(read(w), w.active().shape)
+        which = np.broadcast_to(lane(w) & U32(63), (len(value), 1))
+        write(w, np.take_along_axis(value, which.astype(np.int64), 1))
+
+    return run
+
+
+def write_lane(instruction: Instruction) -> Callable[[Waves], None]:
+    """v_writelane_b32: EXEC is ignored."""
+    value, lane = (words(o) for o in instruction.sources[:2])
+    index = instruction.operands["vdst"].index
+
+    def run(w: Waves) -> None:
+        w.vector(index, value(w), np.broadcast_to(lane(w) & U32(63) == LANE, w.active().shape))
+
+    return run
+
+
+def swap_lanes(instruction: Instruction) -> Callable[[Waves], None]:
+    """v_permlane16_swap, v_permlane32_swap: odd rows of the first with even rows of the second."""
+    first, second = instruction.operands["vdst"].index, instruction.sources[0].index
+    width = 32 if "lane32" in instruction.name else 16
+
+    def run(w: Waves) -> None:
+        if not w.active().all():
+            raise Fault(f"{instruction.name} with lanes that do not execute")
+        a, b = (
+            w.vectors[r, w.chosen].reshape(-1, 64 // width // 2, 2, width) for r in (first, second)
+        )
+        a, b = a.copy(), b.copy()
+        a[:, :, 1], b[:, :, 0] = b[:, :, 0].copy(), a[:, :, 1].copy()
+        for register, value in ((first, a), (second, b)):
+            w.vectors[register, w.chosen] = value.reshape(-1, LANES)
+
+    return run
+
+
+def count_below(instruction: Instruction) -> Callable[[Waves], None]:
+    """v_mbcnt_lo, v_mbcnt_hi: bits of a mask's half below each lane, added to the second source."""
+    mask, start = (words(o) for o in instruction.sources)
+    lane = LANE if "_lo_" in instruction.name else np.maximum(LANE - 32, 0)
+    below = np.where(lane >= 32, 0xFFFF_FFFF, (1 << np.minimum(lane, 31)) - 1).astype(U32)
+    write = result(instruction)
+    return lambda w: write(w, np.bitwise_count(mask(w) & below).astype(U32) + start(w))
+
+
+def permute(instruction: Instruction) -> Callable[[Waves], None]:
+    """ds_bpermute_b32: each lane reads the lane that its address, in bytes, says."""
+    address, data = words(instruction.operands["addr"]), words(instruction.operands["data0"])
+    offset = U32(instruction.fields["offset0"] | instruction.fields["offset1"] << 8)
+    index = instruction.operands["vdst"].index
+
+    def run(w: Waves) -> None:
+        lanes = address(w) + offset >> U32(2) & U32(63)
+        value = np.where(w.active(), data(w), U32(0))
+        w.vector(index, np.take_along_axis(value, lanes.astype(np.int64), 1))
+
+    return run
+
+
+def swizzle(instruction: Instruction) -> Callable[[Waves], None]:
+    """ds_swizzle_b32: lanes of a quad, or of 32 lanes by and, or, xor of their number."""
+    pattern = instruction.fields["offset0"] | instruction.fields["offset1"] << 8
+    data, index = words(instruction.operands["addr"]), instruction.operands["vdst"].index
+    if pattern >= 0xC000:
+        raise Fault(f"the swizzle {pattern:#x}")
+    if pattern & 0x8000:
+        lanes = (LANE & ~3) + np.array([pattern >> 2 * k & 3 for k in range(4)])[LANE & 3]
+    else:
+        kept, set_, flipped = pattern & 31, pattern >> 5 & 31, pattern >> 10 & 31
+        lanes = (LANE & ~31) + ((LANE & 31 & kept | set_) ^ flipped)
+
+    def run(w: Waves) -> None:
+        w.vector(index, np.where(w.active(), data(w), U32(0))[:, lanes])
+
+    return run

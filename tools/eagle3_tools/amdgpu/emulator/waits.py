@@ -1,0 +1,134 @@
+"""Proves for every path through a kernel that no register is used before its load has landed.
+
+Loads come back when they like; `s_waitcnt` waits until at most so many later ones are under way.
+The emulator executes loads at once, so this is checked on the code: a register that is loaded is
+pending until a wait, on every path, covers it. Source: CDNA3 ISA, "Data Dependency Resolution",
+"S_WAITCNT"; vector memory and LDS return in order, scalar loads in any order.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
+
+Register = tuple[str, int]
+LDS: Register = ("lds", 0)
+"""Stands for accesses of local memory, which must be over before a barrier."""
+_SCALAR_LOAD = -1
+"""How many came later says nothing: scalar loads return in any order."""
+_RESULTS = {"vdst", "sdst", "sdata"}
+
+
+@dataclass(frozen=True)
+class MissingWait:
+    """An instruction and the register, or LDS, that it uses while a load of it is under way."""
+
+    pc: int
+    name: str
+    register: Register
+
+
+@dataclass
+class _Pending:
+    """Register -> how many operations of the same counter were begun after its load, at least."""
+
+    vector: dict[Register, int] = field(default_factory=dict)
+    scalar: dict[Register, int] = field(default_factory=dict)
+
+    def copy(self) -> "_Pending":
+        return _Pending(dict(self.vector), dict(self.scalar))
+
+    def join(self, other: "_Pending") -> bool:
+        """Takes over what may be pending on another path, too; whether that changed anything."""
+        changed = False
+        for mine, theirs in ((self.vector, other.vector), (self.scalar, other.scalar)):
+            for register, later in theirs.items():
+                if mine.get(register, later + 1) > later:
+                    mine[register] = later
+                    changed = True
+        return changed
+
+
+def missing_waits(code: dict[int, Instruction], entry: int) -> list[MissingWait]:
+    """Every use of a register that some path reaches while its load is under way, by address."""
+    before, to_do = {entry: _Pending()}, [entry]
+    found: set[MissingWait] = set()
+    while to_do:
+        pc = to_do.pop()
+        state, following = before[pc].copy(), [pc]
+        while len(following) == 1 and (following[0] == pc or following[0] not in before):
+            i = code[following[0]]
+            pc, following = i.pc + i.size, _next(i)
+            found |= {MissingWait(i.pc, i.name, register) for register in _step(i, state)}
+        for target in following:
+            if target not in before or before[target].join(state):
+                before.setdefault(target, state.copy())
+                to_do.append(target)
+    return sorted(found, key=lambda wait: wait.pc)
+
+
+def _next(i: Instruction) -> list[int]:
+    if i.name == "s_endpgm":
+        return []
+    if i.name == "s_branch":
+        return [i.target]
+    return [i.pc + i.size, *([i.target] if i.name.startswith("s_cbranch") else [])]
+
+
+def _step(i: Instruction, state: _Pending) -> list[Register]:
+    """Registers that the instruction uses too early; `state` becomes what is pending behind it."""
+    if i.name == "s_waitcnt":
+        _wait(i.fields["simm16"], state)
+        return []
+    if i.name == "s_barrier":
+        return [LDS] if LDS in state.scalar else []
+    vector_memory = i.name.startswith(("global_", "buffer_"))
+    loaded = set(_loaded(i))
+    # Loads of one kind return in order: one may follow another into the same register.
+    safe = loaded if vector_memory else set()
+    early = [
+        register
+        for register in set(_used(i))
+        if register in state.scalar or (register in state.vector and register not in safe)
+    ]
+    if vector_memory:
+        _begin(state.vector, loaded)
+    elif i.name.startswith("s_load"):
+        state.scalar.update(dict.fromkeys(loaded, _SCALAR_LOAD))
+    elif i.name.startswith("ds_"):
+        moves_lanes = i.name in ("ds_bpermute_b32", "ds_swizzle_b32")
+        _begin(state.scalar, loaded if moves_lanes else loaded | {LDS})
+    return early
+
+
+def _begin(pending: dict[Register, int], loaded: Iterable[Register]) -> None:
+    for register, later in pending.items():
+        if later != _SCALAR_LOAD:
+            pending[register] = later + 1
+    pending.update(dict.fromkeys(loaded, 0))
+
+
+def _wait(counts: int, state: _Pending) -> None:
+    vector, scalar = counts & 15 | counts >> 14 << 4, counts >> 8 & 15
+    state.vector = {r: later for r, later in state.vector.items() if later < vector}
+    if scalar == 0:
+        state.scalar = {}
+    elif _SCALAR_LOAD not in state.scalar.values():
+        state.scalar = {r: later for r, later in state.scalar.items() if later < scalar}
+
+
+def _loaded(i: Instruction) -> Iterator[Register]:
+    """Registers that a memory operation fills."""
+    for name in ("vdst", "sdata", "vdata"):
+        if name in i.operands and "store" not in i.name:
+            yield from _registers(i.operands[name])
+
+
+def _used(i: Instruction) -> Iterator[Register]:
+    for operand in i.operands.values():
+        yield from _registers(operand)
+
+
+def _registers(operand: Operand) -> Iterator[Register]:
+    if operand.kind in (Kind.VECTOR, Kind.SCALAR):
+        yield from ((operand.kind.value, k) for k in operand.registers)

@@ -1,0 +1,41 @@
+"""Says by what a second source the emulator's meaning of each opcode is checked, if by any."""
+
+import re
+
+from eagle3_tools.amdgpu.witness.groups import GROUPS
+
+_EXPLAINED = {mnemonic for group in GROUPS.values() for mnemonic in group}
+"""test_operations, test_lanes and test_memory_operations run each beside its text."""
+SMALL_KERNEL = """
+ds_read_b64_tr_b16 ds_read_b64_tr_b8 v_mfma_f32_16x16x128_f8f6f4 v_mfma_f32_16x16x16_bf16
+v_mfma_f32_16x16x32_bf16 v_mfma_f32_16x16x32_fp8_fp8 v_mfma_f32_16x16x4_f32
+v_mfma_f32_32x32x16_bf16 v_mfma_f32_32x32x16_fp8_fp8 v_mfma_f32_32x32x2_f32
+v_mfma_f32_32x32x64_f8f6f4 v_mfma_f32_32x32x8_bf16 v_mfma_i32_16x16x32_i8 v_mfma_i32_16x16x64_i8
+v_mfma_scale_f32_16x16x128_f8f6f4 v_mfma_scale_f32_32x32x64_f8f6f4
+""".split()
+"""test_matrix_layouts compiles a kernel with each."""
+CALCULATOR = [mnemonic for mnemonic in SMALL_KERNEL if mnemonic.startswith("v_mfma")]
+"""test_matrix_formulas has AMD's formula of each."""
+_FORMULA = ["ds_swizzle_b32", "v_accvgpr_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32"]
+"""test_lanes has the ISA's formula."""
+MISSING = "no test of it alone"
+_NONE = {
+    "s_barrier": "what waves do together; without it they conflict, which test_twins sees",
+    "s_endpgm": "it ends a wave; a kernel that goes on runs out of its code, which is an error",
+    "s_setprio": "it changes timing only",
+    "s_waitcnt": "no register changes; that waits suffice is proved on every path",
+}
+
+
+def witness_of(mnemonic: str) -> str:
+    """The witness of an opcode, in LLVM's mnemonic or the decoder's name, or "none: " and why."""
+    name = re.sub(r"^(v_accvgpr_(read|write))$", r"\1_b32", mnemonic)
+    if name in _EXPLAINED:
+        return "AMD's pseudocode"
+    if name in CALCULATOR:
+        return "small kernel against NumPy, AMD's layout formulas"
+    if name in SMALL_KERNEL:
+        return "small kernel against NumPy"
+    if name in _FORMULA:
+        return "ISA's formula per lane"
+    return f"none: {_NONE.get(name, MISSING)}"

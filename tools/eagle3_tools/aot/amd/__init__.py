@@ -1,0 +1,1 @@
+"""Compilation for AMD GPUs without one, and analysis of code objects and machine code."""

@@ -1,0 +1,103 @@
+"""Kernels in AMD code objects: their code, and their state before the first instruction.
+
+Source: LLVM's "User Guide for AMDGPU Backend", "Code Object" and "Kernel Descriptor".
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3_tools.aot.amd.code_object import read_metadata
+from eagle3_tools.aot.amd.decode import Instruction, decode
+
+_DYNAMIC_SYMBOLS = 11
+_ARGUMENTS_ONLY = 8
+"""Kernel property: user registers hold only the address of the arguments, in the first two."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in a code object.
+
+    code: instructions by address; entry: the first one. lds_bytes: without the dynamic part.
+    user_registers: scalar registers set before the start; group_ids: which of x, y and z follow
+    them. arguments: metadata of each.
+    """
+
+    name: str
+    arch: str
+    code: dict[int, Instruction]
+    entry: int
+    lds_bytes: int
+    scratch_bytes: int
+    user_registers: int
+    group_ids: tuple[bool, bool, bool]
+    arguments: tuple[dict[str, Any], ...]
+    float_mode: int
+
+
+def read_kernels(elf: bytes) -> dict[str, Kernel]:
+    """Return the kernels of a code object by name. Raises ValueError if `elf` is none."""
+    metadata = read_metadata(elf)
+    arch = re.search(r"gfx\w+", metadata["amdhsa.target"])[0]  # pyright: ignore
+    image, symbols = _image(elf), _symbols(elf)
+    return {
+        entry[".name"]: _read_kernel(entry, arch, image, symbols)
+        for entry in metadata["amdhsa.kernels"]
+    }
+
+
+def _read_kernel(
+    entry: Any, arch: str, image: bytes, symbols: dict[str, tuple[int, int]]
+) -> Kernel:
+    name = entry[".name"]
+    descriptor, _ = symbols[entry[".symbol"]]
+    lds, scratch = struct.unpack_from("<II", image, descriptor)
+    (offset,) = struct.unpack_from("<q", image, descriptor + 16)
+    resources1, resources2 = struct.unpack_from("<II", image, descriptor + 48)
+    (properties,) = struct.unpack_from("<H", image, descriptor + 56)
+    if properties != _ARGUMENTS_ONLY:
+        raise ValueError(
+            f"{name} wants other registers set than for its arguments: {properties:#x}"
+        )
+    start, (_, size) = descriptor + offset, symbols[name]
+    return Kernel(
+        name=name,
+        arch=arch,
+        code=decode(image[start : start + size], start),
+        entry=start,
+        lds_bytes=lds,
+        scratch_bytes=scratch,
+        user_registers=resources2 >> 1 & 31,
+        group_ids=tuple(bool(resources2 >> bit & 1) for bit in (7, 8, 9)),  # pyright: ignore
+        arguments=tuple(a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")),
+        float_mode=resources1 >> 12 & 255,
+    )
+
+
+def _image(elf: bytes) -> bytes:
+    """Return the loadable segments at their memory addresses."""
+    (table,) = struct.unpack_from("<Q", elf, 32)
+    size, count = struct.unpack_from("<HH", elf, 54)
+    segments = [struct.unpack_from("<IIQQQQQQ", elf, table + k * size) for k in range(count)]
+    loaded = [(s[3], elf[s[2] : s[2] + s[5]]) for s in segments if s[0] == 1]
+    image = bytearray(max(start + len(data) for start, data in loaded))
+    for start, data in loaded:
+        image[start : start + len(data)] = data
+    return bytes(image)
+
+
+def _symbols(elf: bytes) -> dict[str, tuple[int, int]]:
+    """Return name -> (address, size) of the exported symbols."""
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    size, count = struct.unpack_from("<HH", elf, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + k * size) for k in range(count)]
+    found = {}
+    for section in (s for s in sections if s[1] == _DYNAMIC_SYMBOLS):
+        names = sections[section[6]][4]
+        for at in range(section[4], section[4] + section[5], 24):
+            name, _, _, _, value, length = struct.unpack_from("<IBBHQQ", elf, at)
+            end = elf.index(b"\0", names + name)
+            found[elf[names + name : end].decode()] = (value, length)
+    return found

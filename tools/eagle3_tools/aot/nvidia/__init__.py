@@ -1,0 +1,1 @@
+"""Compilation for NVIDIA GPUs without one, and analysis of the assembler's report."""

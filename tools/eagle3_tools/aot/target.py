@@ -1,0 +1,112 @@
+"""Interface to a vendor: its compiler, the compiler's files and their contents."""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax._src import xla_bridge
+from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
+
+from eagle3_tools.aot.triton_calls import TritonCall
+from eagle3_tools.kernel_model.facts import KernelFacts
+from pallas_kernels.gpu import Gpu
+
+NARROW = 2
+"""Bytes a lane of the widest narrow load, which takes as long as a load of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the tables. worst: reduces the figures of several kernels."""
+
+    heading: str
+    value: Callable[[Any, Gpu], float]
+    worst: Callable[[Iterable[float]], float] = max
+
+
+class Target(ABC):
+    """Compiler of one vendor.
+
+    platform: JAX's name of the vendor; name: the vendor's own. plugin: the module in `jax_plugins`
+    that contains the compiler, and the file name of its library. columns: of the tables.
+    """
+
+    platform: str
+    name: str
+    plugin: tuple[str, str]
+    columns: Sequence[Column]
+
+    @property
+    def not_installed(self) -> str:
+        """Error message if the compiler is missing."""
+        return (
+            f"XLA's {self.name} compiler is not installed: pip install "
+            f"'eagle3-jax[{self.platform}]' (no GPU needed)"
+        )
+
+    def is_installed(self) -> bool:
+        """Return whether XLA's compiler is installed."""
+        return self._package() is not None
+
+    def library(self) -> Path:
+        """Return the path of XLA's plugin. Raises RuntimeError if it is not installed."""
+        found = self._package()
+        if found is None:
+            raise RuntimeError(self.not_installed)
+        return found / self.plugin[1]
+
+    def _package(self) -> Path | None:
+        """Return the plugin's folder, if any. Without plugins there is no package jax_plugins."""
+        try:
+            found = importlib.util.find_spec(f"jax_plugins.{self.plugin[0]}")
+        except ModuleNotFoundError:
+            return None
+        locations = found.submodule_search_locations if found else None
+        return Path(locations[0]) if locations else None
+
+    def load(self) -> None:
+        """Register the compiler with JAX."""
+        options = {
+            **xla_client.generate_pjrt_gpu_plugin_options(),
+            "platform_name": self.platform.upper(),
+        }
+        library = str(self.library())
+        xla_bridge.register_plugin(
+            self.platform, priority=500, library_path=library, options=options
+        )
+
+    @abstractmethod
+    def description(self, gpu: Gpu) -> str:
+        """Return XLA's text description of the GPU."""
+
+    @abstractmethod
+    def kept_files(self) -> AbstractContextManager[Path]:
+        """Return a context whose folder receives the compiler's files."""
+
+    @abstractmethod
+    def options(self, folder: Path) -> dict[str, str | bool]:
+        """Return the compiler options that make it write these files to `folder`."""
+
+    @abstractmethod
+    def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[Any]:
+        """Return the kernels of a program whose files are in `folder`."""
+
+    @abstractmethod
+    def problems(self, kernel: Any, gpu: Gpu) -> list[str]:
+        """List features that this GPU lacks or that are too expensive there."""
+
+    @abstractmethod
+    def narrow_loads(self, kernel: Any, call: TritonCall) -> dict[int, int]:
+        """Return arguments that are loaded in pieces of one or two bytes, with the load count."""
+
+    @abstractmethod
+    def facts(self, kernel: Any, call: TritonCall, arch: str) -> KernelFacts:
+        """Return facts of the kernel's code for this launch."""
+
+    @abstractmethod
+    def short_name(self, instruction: str) -> str:
+        """Return the operand type of a matrix instruction."""

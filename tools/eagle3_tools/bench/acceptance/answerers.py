@@ -1,0 +1,214 @@
+"""Accept length on tasks, category by category: of a pair loaded here, or of a server."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from eagle3_jax.engine import EngineStats, Request
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_tools.bench.acceptance.judging import is_right
+from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
+from eagle3_tools.bench.acceptance.tasks import ChatMessage, Task
+from eagle3_tools.bench.common.accept_length import (
+    OVERALL,
+    AcceptCounts,
+    AcceptRow,
+    distinct_bigrams,
+)
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.load.counters import Counts, between, fetch_counts
+from eagle3_tools.bench.load.http_client import Address, request
+from serve.engine.messages import EngineLike
+
+CHAT = "/v1/chat/completions"
+SYNTHETIC = "x-synthetic-acceptance-length"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer. token_ids: None where the server does not say."""
+
+    text: str
+    tokens: int
+    token_ids: list[int] | None
+
+
+class Answerer(Protocol):
+    """Whoever answers, and its counters of acceptance."""
+
+    def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]: ...
+    def mark(self) -> Any: ...
+    def since(self, mark: Any) -> AcceptCounts: ...
+
+
+def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
+    """A row for every category, then the overall one. Answers are judged where it is known what is
+    right."""
+    start, rows = answerer.mark(), list[AcceptRow]()
+    everything, judged = list[Said](), list[bool]()
+    for category in dict.fromkeys(task.category for task in tasks):
+        chosen = [task for task in tasks if task.category == category]
+        mark = answerer.mark()
+        said = _converse(answerer, chosen)
+        right = _judge(chosen, said)
+        rows.append(_row(category, len(chosen), said, right, answerer.since(mark)))
+        everything += said
+        judged += right
+    return [*rows, _row(OVERALL, len(tasks), everything, judged, answerer.since(start))]
+
+
+def _judge(tasks: Sequence[Task], said: Sequence[Said]) -> list[bool]:
+    """Of the tasks whose right answer is known, whether the first one given is that; first answers
+    come first."""
+    first = zip(tasks, said, strict=False)
+    return [is_right(a.text, task.expected) for task, a in first if task.expected is not None]
+
+
+def _converse(answerer: Answerer, tasks: Sequence[Task]) -> list[Said]:
+    """All first turns at once, then all second ones, each behind the answers before."""
+    said: list[Said] = []
+    under_way = [(list(task.messages), task) for task in tasks]
+    for turn in range(1 + max(len(task.later) for task in tasks)):
+        answers = answerer.ask(under_way)
+        said += answers
+        going_on = []
+        for (messages, task), answer in zip(under_way, answers, strict=True):
+            if turn < len(task.later):
+                messages.append({"role": "assistant", "content": answer.text})
+                messages.append({"role": "user", "content": task.later[turn]})
+                going_on.append((messages, task))
+        under_way = going_on
+    return said
+
+
+def _row(
+    category: str,
+    prompts: int,
+    said: Sequence[Said],
+    right: Sequence[bool],
+    counts: AcceptCounts,
+) -> AcceptRow:
+    known = [answer.token_ids for answer in said if answer.token_ids is not None]
+    return AcceptRow(
+        category=category,
+        prompts=prompts,
+        tokens=sum(answer.tokens for answer in said),
+        counts=counts,
+        accept_length=counts.accept_length,
+        per_position=counts.per_position,
+        right=sum(right) / len(right) if right else math.nan,
+        histogram=counts.histogram if counts.per_position else (),
+        distinct_bigrams=distinct_bigrams(known) if len(known) == len(said) else math.nan,
+    )
+
+
+@dataclass
+class EngineAnswerer:
+    """An engine here; it must be warm. Answer i, counted from the first, uses the seed + i."""
+
+    engine: EngineLike
+    make_prompt: PromptMaker
+    sampling: SamplingParams
+    max_model_len: int
+    _asked: int = 0
+
+    def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
+        """Answers until they end, or the context does."""
+        requests = []
+        for messages, task in conversations:
+            prompt = self.make_prompt(messages, task.tools)
+            room = self.max_model_len - len(prompt.ids)
+            if room < 1:
+                raise ValueError(
+                    f"a conversation of {len(prompt.ids)} tokens leaves no room in a context of "
+                    f"{self.max_model_len}"
+                )
+            limit = min(self.sampling.max_tokens or room, room)
+            seed = (self.sampling.seed or 0) + self._asked
+            sampling = replace(self.sampling, max_tokens=limit, seed=seed)
+            requests.append(Request(f"{self._asked}", prompt.ids, sampling, images=prompt.images))
+            self._asked += 1
+        answers = drive(self.engine, requests)
+        return [
+            Said(answer.text, len(answer.token_ids), answer.token_ids)
+            for answer in answers.values()
+        ]
+
+    def mark(self) -> EngineStats:
+        """The counters now."""
+        return self.engine.stats()
+
+    def since(self, mark: EngineStats) -> AcceptCounts:
+        """What was counted from then on."""
+        return AcceptCounts.between(mark, self.engine.stats())
+
+
+@dataclass
+class ServerAnswerer:
+    """A server with OpenAI's chat endpoint. Counted are the metrics of vLLM's names, all traffic of
+    the server included; without them what our responses say of themselves."""
+
+    address: Address
+    model: str
+    sampling: SamplingParams
+    concurrency: int
+    _asked: int = 0
+    _rounds: list[int] = field(default_factory=lambda: [0, 0])
+    """Rounds and accepted tokens that responses have named."""
+
+    def ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
+        """Raises OSError for a request that fails, ValueError for synthetic acceptance."""
+        return asyncio.run(self._ask(conversations))
+
+    async def _ask(self, conversations: Sequence[tuple[Sequence[ChatMessage], Task]]) -> list[Said]:
+        gate = asyncio.Semaphore(self.concurrency)
+
+        async def one(body: Mapping[str, Any]) -> Said:
+            async with gate:
+                return self._read(await self._post(body))
+
+        bodies = [self._body(messages, task) for messages, task in conversations]
+        return list(await asyncio.gather(*map(one, bodies)))
+
+    def _body(self, messages: Sequence[ChatMessage], task: Task) -> dict[str, Any]:
+        self._asked += 1
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": self.sampling.temperature,
+            "max_tokens": self.sampling.max_tokens,
+            "seed": (self.sampling.seed or 0) + self._asked - 1,
+            "return_token_ids": True,
+        }
+        return body | ({"tools": task.tools} if task.tools else {})
+
+    async def _post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        reply = await request(self.address, "POST", CHAT, body)
+        if SYNTHETIC in reply.headers:
+            raise ValueError("synthetic acceptance: the answers are not the model's")
+        return reply.json()
+
+    def _read(self, answer: Mapping[str, Any]) -> Said:
+        choice = answer["choices"][0]
+        spec = choice.get("spec") or {}
+        if spec.get("accept_length") is not None:
+            self._rounds[0] += spec["rounds"]
+            self._rounds[1] += spec["accepted"]
+        text = choice["message"].get("content") or ""
+        return Said(text, answer["usage"]["completion_tokens"], choice.get("token_ids"))
+
+    def mark(self) -> tuple[Counts, tuple[int, ...]]:
+        """The counters now, both kinds."""
+        return asyncio.run(fetch_counts(self.address)), tuple(self._rounds)
+
+    def since(self, mark: tuple[Counts, tuple[int, ...]]) -> AcceptCounts:
+        """What was counted from then on; ValueError where nothing was drafted."""
+        counts = between(mark[0], asyncio.run(fetch_counts(self.address)))
+        if counts is not None:
+            return counts
+        rounds, accepted = (new - old for new, old in zip(self._rounds, mark[1], strict=True))
+        if not rounds:
+            raise ValueError("the server reports no draft, neither at /metrics nor in responses")
+        return AcceptCounts(rounds, 0, accepted, ())

@@ -1,0 +1,89 @@
+"""The command eagle3-bench: every subcommand is a module of eagle3_tools.bench.studies."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from rich.console import Console
+
+from convert.command_line.about import PRINT_COMPLETION, add_about_flags
+from convert.command_line.parser import OneLineParser
+from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from eagle3_tools.bench.common.flags import check_flags
+from serve.options.checkpoint import DEFAULTS, read_load_options
+
+PROG = "eagle3-bench"
+FILE_WIDTH = 140
+"""Tables keep their columns where standard output is a file."""
+EXAMPLES = {
+    "cpu": "--json cpu.json",
+    "accept": "/models/Kimi-K2.5 --draft /models/kimi-k2.5-eagle3 --num-speculative-tokens 3",
+    "equal": "--demo --quick",
+    "soak": "--seconds 600",
+    "sweep": "--url http://127.0.0.1:8000 --lengths 1024/1024 --concurrency 4 8 --output sweep",
+    "doctor": "--json doctor.json",
+    "report": "sweep --output report",
+    "gpu": "--json gpu.json",
+}
+"""Of each command: flags that work together."""
+STUDIES = {
+    "cpu": "all ratios of the CPU engine, one pinned core",
+    "accept": "accept length on held-out prompts",
+    "equal": "count identical outputs; status 1 if any fails",
+    "soak": "random traffic and cancels; status 1 on a leak",
+    "sweep": "load on any OpenAI server, or ours started",
+    "doctor": "a new machine: devices, kernels, links, rounds",
+    "report": "sweeps as tables, figures and an HTML page",
+    "gpu": "the embedded pair's round, loop and tokens on a GPU",
+}
+"""Command -> help. Its module has `add_flags(parser)` and `run(flags, console)`, which returns the
+exit status; it is imported for that command only, because most import JAX."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 when outputs differ, 2 for flags and files of no use;
+    130 or 143 when it was stopped."""
+    with leaving(PROG):
+        flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
+    with raising():
+        try:
+            return flags.run(flags, Console(width=None if sys.stdout.isatty() else FILE_WIDTH))
+        except (ImportError, OSError, ValueError) as error:
+            print(f"{PROG}: error: {error}", file=sys.stderr)
+            return 2
+        except Stopped as stopped:
+            leave(PROG, status_of(stopped))
+
+
+def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; ends the process with status 2 and one line for mistakes."""
+    parser = _build_parser(argv)
+    flags = parser.parse_args(argv)
+    try:
+        flags.check(flags)
+        flags.load = read_load_options(flags, has_draft=True) if flags.loads else DEFAULTS
+    except ValueError as error:
+        parser.error(str(error))
+    return flags
+
+
+def _build_parser(argv: Sequence[str]) -> OneLineParser:
+    """Only the command that `argv` begins with has its flags; all have them where it is empty, or
+    where the shell's completion is asked for."""
+    parser = OneLineParser(
+        prog=PROG,
+        description="Measures this engine.",
+        example="eagle3-bench accept --demo --num-speculative-tokens 3 --prompts 2",
+    )
+    parser.set_defaults(loads=False, check=check_flags)
+    add_about_flags(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in STUDIES.items():
+        example = f"eagle3-bench {name} {EXAMPLES[name]}"
+        command = commands.add_parser(name, help=text, example=example)
+        if not argv or argv[0] == name or argv[0].startswith(PRINT_COMPLETION):
+            study = import_module(f"eagle3_tools.bench.studies.{name}")
+            study.add_flags(command)
+            command.set_defaults(run=study.run)
+    return parser

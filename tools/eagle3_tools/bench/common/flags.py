@@ -1,0 +1,101 @@
+"""Flags that several studies share, and the checks of their values."""
+
+import argparse
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from convert.hub.flags import add_hub_flags
+from eagle3_jax.engine.config import EngineConfig
+from serve.options.checkpoint import add_load_flags
+from serve.options.parallel import read_parallel_options
+from serve.options.sources import add_tokenizer_flags
+
+COUNTS = ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages")
+
+
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "--json": {"metavar": "FILE", "help": "write the record there"},
+    "--repetitions": {
+        "type": int,
+        "default": 5,
+        "metavar": "N",
+        "help": "of each measurement",
+    },
+    "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
+    "--core": {"type": int, "metavar": "N"},
+}
+"""Flags of several studies. --prompts: held-out ones."""
+
+
+def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
+    """Adds a flag of SHARED; own: what the study says differently."""
+    parser.add_argument(name, **{**SHARED[name], **own})
+
+
+def add_pair_flags(
+    parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
+) -> None:
+    """The pair that is measured, the embedded one by default, and the record. draft: with --draft,
+    which the flags of speculation bring where there are these. load: and how it is loaded."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
+    if draft:
+        parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
+    add_hub_flags(parser, draft=draft)
+    add_tokenizer_flags(parser)
+    parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
+    add_shared(parser, "--json")
+    if load:
+        parser.set_defaults(loads=True)
+        add_load_flags(parser)
+
+
+def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
+    """For studies that measure no other pair."""
+    parser.set_defaults(demo=True, model=None, draft=None, tokenizer=None, tokenizer_revision=None)
+
+
+def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
+    """ValueError where the pair is not complete, a count is below 1, devices can't be so many or
+    the method is not known. Sets `parallel` where a study has its flags."""
+    check_demo(flags)
+    if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
+        flags.parallel = read_parallel_options(flags)
+    if flags.model and not flags.draft:
+        raise ValueError("MODEL needs a draft: --draft DIR")
+    if flags.draft and not flags.model:
+        raise ValueError("--draft needs the target it was made for: MODEL")
+    for name in COUNTS:
+        value = getattr(flags, name, None)
+        value = min(value) if isinstance(value, list) else value
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+    _check_method(flags, methods)
+
+
+def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
+    """As `check_flags`, for studies that measure nothing without drafts."""
+    check_flags(flags, methods)
+    if EngineConfig(num_speculative_tokens=flags.k).num_speculative_tokens == 0:
+        raise ValueError(
+            "--num-speculative-tokens must be at least 1: without drafts there is nothing to accept"
+        )
+
+
+def check_demo(flags: argparse.Namespace) -> None:
+    """ValueError where the embedded pair is asked for and another one named."""
+    if flags.demo and (flags.model or flags.draft):
+        raise ValueError("--demo brings its own pair; leave MODEL and --draft out")
+
+
+def _check_method(flags: argparse.Namespace, methods: Collection[str]) -> None:
+    method = getattr(flags, "rejection_sample_method", "coupled")
+    if method == "synthetic":
+        raise ValueError(
+            f"{flags.command} judges what the model does: synthetic acceptance has nothing to do "
+            "with it"
+        )
+    if method not in methods:
+        listed = " or ".join(methods)
+        raise ValueError(
+            f"--rejection-sample-method: {flags.command} needs {listed}; got {method!r}"
+        )

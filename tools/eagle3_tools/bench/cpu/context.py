@@ -1,0 +1,155 @@
+"""A round's cost against the length of its context: attention's, and what should stay as it is."""
+
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import jax
+import numpy as np
+
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs.program import Program, ProgramKind
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_tools.bench.common.spread import Spread
+from eagle3_tools.bench.cpu.operations import SCOPES, Event, scopes_of
+from eagle3_tools.bench.cpu.phases import ENDLESS
+from serve.pair.loading import LoadedPair
+from serve.pair.notices import Say
+
+POSITIONS = 262_144
+CONTEXTS = (1024, 4096, 16_384, 65_536, POSITIONS)
+DRAFTS, ROUNDS, PROFILED = 3, 8, 4
+"""k; rounds that are timed, and under the profiler, which writes for each chunk of keys."""
+CACHE_BYTES = 128 << 20
+"""More than a CPU's caches hold: a long attention leaves nothing else in them."""
+
+
+@dataclass(frozen=True)
+class ContextResult:
+    """A round of one sequence of this length, in seconds.
+
+    step: Engine.step() in its steady state. host: the part of it that Python's thread computed.
+    attention, rest: the device's operations, under the profiler. All but step of rounds that find
+    cold caches, as those after a long attention do.
+    """
+
+    context: int
+    step: Spread
+    host: Spread
+    attention: Spread
+    rest: Spread
+
+
+class LongEngine(Engine):
+    """An engine of 262,144 positions for one sequence, which it need not prefill."""
+
+    def __init__(self, pair: LoadedPair) -> None:
+        config = EngineConfig(DRAFTS, POSITIONS, 1, enable_structured_outputs=False)
+        super().__init__(pair.target, pair.draft, config, eos_token_ids=())
+        self.warmup()
+
+    def begin(self, length: int, seed: int) -> None:
+        """Starts a sequence of random tokens, all but its last page as if found in the prefix
+        cache: rows of zeros, which attention takes as long for as for any."""
+        rng, config = random.Random(seed), self.config
+        prompt = [rng.randrange(self._vocab_size) for _ in range(length)]
+        request = Request("long", prompt, ENDLESS)
+        known = Sequence.of(request, (), config.max_model_len, None)
+        pages = self._replicas.first.pages
+        pages.forget_all()
+        known.pages.extend(pages.take(length // config.page_size) or ())
+        self._replicas.first.prefixes.publish(known, length - 1)
+        pages.give_back(known.pages)
+        self.add(request)
+        while not self.step():
+            pass
+
+    def end(self) -> None:
+        """Cancels it and reads what is under way."""
+        self.cancel("long")
+        while self.has_work:
+            self.step()
+
+    @property
+    def round_scopes(self) -> Mapping[str, str]:
+        """Instructions of the compiled round, and the parts of it that they belong to."""
+        program = self._runner.executor.compiled[Program(ProgramKind.ROUND, 1)]
+        return scopes_of(program.as_text())  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def compare_contexts(pair: LoadedPair, repetitions: int, say: Say) -> list[ContextResult]:
+    """A result for each of CONTEXTS, which no round goes beyond; first samples do not count."""
+    engine, results = LongEngine(pair), []
+    scopes, most = engine.round_scopes, 4 + 2 * ROUNDS + PROFILED
+    for context in CONTEXTS:
+        say(f"rounds: context {context}")
+        steps, hosts, parts = [], [], []
+        for repetition in range(1 + repetitions):
+            engine.begin(context - most * engine.config.width, repetition)
+            for _ in range(2):
+                engine.step()
+            steps.append(_time_steps(engine))
+            hosts.append(_time_host(engine))
+            parts.append(_profile(engine, scopes))
+            engine.end()
+        attention, rest = zip(*parts[1:], strict=True)
+        spreads = map(Spread.of, (steps[1:], hosts[1:], attention, rest))
+        results.append(ContextResult(context, *spreads))
+    return results
+
+
+def _time_steps(engine: Engine) -> float:
+    """Seconds of a step."""
+    start = time.perf_counter()
+    for _ in range(ROUNDS):
+        engine.step()
+    return (time.perf_counter() - start) / ROUNDS
+
+
+def _time_host(engine: Engine) -> float:
+    """Seconds of this thread's core for a step."""
+    times = []
+    for _ in range(ROUNDS):
+        _fill_caches()
+        start = time.thread_time()
+        engine.step()
+        times.append(time.thread_time() - start)
+    return median(times)
+
+
+def _fill_caches() -> None:
+    np.ones(CACHE_BYTES, np.uint8).sum()
+
+
+def _profile(engine: Engine, scopes: Mapping[str, str]) -> tuple[float, float]:
+    """Seconds a round of attention over the cache, and of all other operations."""
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory):
+            for _ in range(PROFILED):
+                _fill_caches()
+                engine.step()
+        (file,) = Path(directory).rglob("*.xplane.pb")
+        profile = jax.profiler.ProfileData.from_file(str(file))
+    attention = rest = 0.0
+    for plane in profile.planes:
+        for line in plane.lines:
+            events = (Event(e.name, e.start_ns, e.duration_ns) for e in line.events)
+            of_line = split_time((e for e in events if e.name in scopes), scopes)
+            attention, rest = attention + of_line[0], rest + of_line[1]
+    return attention / PROFILED / 1e9, rest / PROFILED / 1e9
+
+
+def split_time(events: Iterable[Event], scopes: Mapping[str, str]) -> tuple[float, float]:
+    """Nanoseconds of attention over the cache, with what runs inside, and of all else."""
+    attention = whole = attention_end = whole_end = 0.0
+    for event in sorted(events, key=lambda e: (e.start, -e.duration)):
+        if event.start >= whole_end:
+            whole, whole_end = whole + event.duration, event.start + event.duration
+        if scopes[event.name] == SCOPES["mla_decode"] and event.start >= attention_end:
+            attention += event.duration
+            attention_end = event.start + event.duration
+    return attention, whole - attention

@@ -1,0 +1,178 @@
+"""The round's two phases as programs of their own, and chains of them on the states of one run.
+
+A chain is dispatched back to back and awaited once, so that its time is the device's. The states
+come from a first walk through the same rounds: each phase then sees, round by round, exactly what
+it saw there, and routes to the same experts.
+
+A phase in a chain of its own finds its weights in cache, where in a round the other phase's have
+just been: for a small pair the two chains add up to less than any round can take. So there is also
+a chain in which the two programs take turns.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from eagle3_jax.cache import KVPools
+from eagle3_jax.engine import EngineConfig
+from eagle3_jax.engine.programs.compiled import Leaves, PairStructure
+from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.round import verify_round
+from eagle3_jax.speculative.round_state import gather
+from eagle3_jax.speculative.state import DecodeState, SlotRows
+from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
+
+ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
+"""Greedy, and nothing but the context's end stops it."""
+
+
+class Recorded(NamedTuple):
+    """What one round of the first walk began with, and what its draft proposed."""
+
+    slots: SlotRows
+    draft_ids: Array
+
+
+class PhaseChains:
+    """Chains of `rounds` rounds of one pair, k and batch, after the prefill of `prompts`.
+
+    walk: what each round of the recorded walk began with; empty without a draft.
+    Raises ValueError when the rounds could reach the end of the context.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Eagle3Draft | None,
+        config: EngineConfig,
+        prompts: Sequence[Sequence[int]],
+        rounds: int,
+    ) -> None:
+        if max(map(len, prompts)) + rounds * config.width + 1 >= config.max_model_len:
+            raise ValueError(
+                f"{rounds} rounds of {config.width} tokens after prompts of up to "
+                f"{max(map(len, prompts))} do not fit max_model_len={config.max_model_len}"
+            )
+        self._rounds = rounds
+        self._programs = programs = EnginePrograms(target, draft, config)
+        sequences = [place(i, list(p), ENDLESS, config) for i, p in enumerate(prompts)]
+        pages = jnp.asarray([s.pages for s in sequences], jnp.int32)
+        self._batch = jnp.arange(len(prompts)), pages
+        for sequence in sequences:
+            programs.prefill_sequence(sequence)
+        jax.block_until_ready(programs.state)
+        self._round = programs.compiled(ProgramKind.ROUND, *self._batch)
+        self._propose = jax.jit(partial(_propose, programs.pair), donate_argnums=(1,))
+        self._verify = jax.jit(partial(_verify, programs.pair), donate_argnums=(1,))
+        self.walk = self._record() if draft else []
+
+    @property
+    def program_text(self) -> str:
+        """The compiled round, as XLA writes it."""
+        return self._round.as_text()  # pyright: ignore[reportFunctionMemberAccess]
+
+    def time_round(self) -> float:
+        """Seconds of one whole round."""
+        weights = self._programs.target_leaves, self._programs.draft_leaves
+        state, report = _copy(self._programs.state), None
+        start = time.perf_counter()
+        for _ in range(self._rounds):
+            state, report, _ = self._round(*weights, state, *self._batch)
+        return self._seconds_each(start, report)
+
+    def time_phases(self) -> float:
+        """Seconds of drafting and verifying as two programs that take turns; needs a draft."""
+        state, report = _copy(self._programs.state), None
+        start = time.perf_counter()
+        for _ in self.walk:
+            state, report = self._step_by_step(state)
+        return self._seconds_each(start, report)
+
+    def time_propose(self) -> float:
+        """Seconds of one round's drafting; needs a draft."""
+        state, draft_ids = _copy(self._programs.state), None
+        start = time.perf_counter()
+        for recorded in self.walk:
+            state, draft_ids = self._draft(replace(state, slots=recorded.slots))
+        return self._seconds_each(start, draft_ids)
+
+    def time_verify(self) -> float:
+        """Seconds of one round's target pass, decision and commit; needs a draft."""
+        state, report = _copy(self._programs.state), None
+        start = time.perf_counter()
+        for recorded in self.walk:
+            state, report = self._decide(state, recorded.draft_ids)
+        return self._seconds_each(start, report)
+
+    def _seconds_each(self, start: float, last: Any) -> float:
+        jax.block_until_ready(last)
+        return (time.perf_counter() - start) / self._rounds
+
+    def _record(self) -> list[Recorded]:
+        """Walks the rounds phase by phase."""
+        state, walk = _copy(self._programs.state), []
+        for _ in range(self._rounds):
+            slots = _copy(state.slots)
+            state, (draft_ids, _) = self._step_by_step(state)
+            walk.append(Recorded(slots, draft_ids))
+        return walk
+
+    def _step_by_step(self, state: DecodeState) -> tuple[DecodeState, tuple[Array, Array]]:
+        """One round as two programs; returns what was proposed and the report, too."""
+        state, draft_ids = self._draft(state)
+        state, report = self._decide(state, draft_ids)
+        return state, (draft_ids, report)
+
+    def _draft(self, state: DecodeState) -> tuple[DecodeState, Array]:
+        leaves = self._programs.draft_leaves
+        draft_ids, pools = self._propose(leaves, state.draft_pools, state.slots, *self._batch)
+        return replace(state, draft_pools=pools), draft_ids
+
+    def _decide(self, state: DecodeState, draft_ids: Array) -> tuple[DecodeState, Array]:
+        return self._verify(self._programs.target_leaves, state, draft_ids, *self._batch)
+
+
+def _propose(
+    pair: PairStructure,
+    leaves: Leaves,
+    pools: KVPools,
+    slots: SlotRows,
+    slot_ids: Array,
+    page_table: Array,
+) -> tuple[Array, KVPools]:
+    assert pair.draft is not None, "only a draft proposes"
+    rows: SlotRows = gather(slots, slot_ids)
+    k = rows.verified_tokens.shape[1] - 1
+    draft = pair.draft.rebuild(leaves)
+    drafts, pools = propose(draft, rows, pools, page_table, ~rows.finished, k)
+    return drafts.ids, pools
+
+
+def _verify(
+    pair: PairStructure,
+    leaves: Leaves,
+    state: DecodeState,
+    draft_ids: Array,
+    slot_ids: Array,
+    page_table: Array,
+) -> tuple[DecodeState, Array]:
+    batch = slot_ids, page_table, Drafts(draft_ids)
+    target = pair.target.rebuild(leaves)
+    state, report, _ = verify_round(target, pair.aux_layer_ids, state, *batch)
+    return state, report
+
+
+def _copy(tree: Any) -> Any:
+    """Arrays of their own, for a program to consume."""
+    return jax.block_until_ready(jax.tree.map(jnp.copy, tree))

@@ -1,0 +1,189 @@
+"""Versions, devices and limits of this machine: what a bug report needs, no names, no secrets."""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from eagle3_tools.bench.doctor.findings import Finding
+
+PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "jax-rocm7-plugin", "jax-rocm7-pjrt")
+PACKAGES += ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+DRIVERS = {
+    "ROCm": "/opt/rocm/.info/version",
+    "amdgpu": "/sys/module/amdgpu/version",
+    "NVIDIA": "/proc/driver/nvidia/version",
+}
+VARIABLES = ("XLA_FLAGS", "JAX_PLATFORMS", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VARIABLES += ("CUDA_VISIBLE_DEVICES",)
+"""Of the environment, what changes how JAX runs."""
+GIB = 1 << 30
+BUSY = 0.05
+"""Share of a card's memory that may be in use before anything of ours runs."""
+LEAST_SHARED_MEMORY = GIB
+"""What collectives of one node may need in /dev/shm."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """As JAX knows it. memory: bytes that it gives to programs, None where it doesn't say."""
+
+    index: int
+    kind: str
+    arch: str
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as its driver knows it, bytes of memory; the order need not be JAX's."""
+
+    total: int
+    used: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """memlock: bytes, None without a limit. shared_memory: free bytes in /dev/shm."""
+
+    versions: dict[str, str]
+    drivers: dict[str, str]
+    system: str
+    cores: int
+    platform: str
+    runtime: str
+    devices: tuple[Device, ...]
+    cards: tuple[Card, ...]
+    memlock: int | None
+    open_files: int
+    shared_memory: int
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The job that looks; JAX starts in its process alone."""
+
+    def __call__(self) -> Node:
+        cards = tuple(_cards())  # Before JAX takes memory.
+        import jax
+
+        memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        return Node(
+            versions={"python": platform.python_version(), **dict(_versions())},
+            drivers=dict(_drivers()),
+            system=f"{platform.system()} {platform.release()} {platform.machine()}",
+            cores=os.cpu_count() or 1,
+            platform=jax.default_backend(),
+            runtime=" ".join(jax.devices()[0].client.platform_version.split()),
+            devices=tuple(_devices()),
+            cards=cards,
+            memlock=None if memlock == resource.RLIM_INFINITY else memlock,
+            open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
+            variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        )
+
+
+def node_findings(node: Node) -> Iterator[Finding]:
+    """The versions, then the devices, then the limits that are low."""
+    versions = ", ".join(
+        f"{name} {found}" for name, found in (node.versions | node.drivers).items()
+    )
+    yield Finding("ok", "versions", node.system, versions)
+    yield _devices_finding(node)
+    for index, card in enumerate(node.cards):
+        if card.used > BUSY * card.total:
+            used, total = card.used / GIB, card.total / GIB
+            yield Finding(
+                *("note", "memory", f"card {index}", f"{used:.1f} of {total:.1f} GiB are in use"),
+                "another program runs there: end it, or leave the card out",
+            )
+    if len({card.total for card in node.cards}) > 1:
+        sizes = ", ".join(f"{card.total / GIB:.1f}" for card in node.cards)
+        yield Finding("note", "memory", "cards", f"GiB of each differ: {sizes}", "the least counts")
+    if node.platform != "cpu":
+        yield from _limits(node)
+
+
+def _devices_finding(node: Node) -> Finding:
+    kinds = sorted({f"{device.kind} {device.arch}".strip() for device in node.devices})
+    memories = [device.memory / GIB for device in node.devices if device.memory is not None]
+    seen = f"{len(node.devices)} x {', '.join(kinds)}"
+    if memories:
+        seen += f", {min(memories):.0f} GiB each for programs"
+    if len(kinds) > 1:
+        advice = "a mesh needs devices of one kind: choose them with ..._VISIBLE_DEVICES"
+        return Finding("WRONG", "devices", node.platform, seen, advice)
+    if node.platform == "cpu":
+        return Finding(
+            *("note", "devices", "cpu", seen),
+            "no GPU was found: kernels are interpreted, which rehearses the command",
+        )
+    return Finding("ok", "devices", node.platform, seen)
+
+
+def _limits(node: Node) -> Iterator[Finding]:
+    if node.memlock is not None:
+        yield Finding(
+            *("note", "limits", "memlock", f"{node.memlock >> 10} KiB"),
+            "collectives may fail to pin memory: ulimit -l unlimited",
+        )
+    if node.shared_memory < LEAST_SHARED_MEMORY:
+        yield Finding(
+            *("note", "limits", "/dev/shm", f"{node.shared_memory >> 20} MiB are free"),
+            "collectives may fail to start: give a container --shm-size 8g or --ipc host",
+        )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue
+
+
+def _drivers() -> Iterator[tuple[str, str]]:
+    for name, path in DRIVERS.items():
+        try:
+            yield name, Path(path).read_text(encoding="utf-8").splitlines()[0].strip()
+        except (OSError, IndexError):
+            continue
+
+
+def _devices() -> Iterator[Device]:
+    import jax
+
+    for index, device in enumerate(jax.devices()):
+        arch = str(getattr(device, "compute_capability", "")).split(":")[0]
+        stats = device.memory_stats() or {}
+        yield Device(index, device.device_kind, arch, stats.get("bytes_limit"))
+
+
+def _cards() -> Iterator[Card]:
+    for folder in sorted(Path("/sys/class/drm").glob("card*/device")):
+        try:
+            total, used = (int((folder / f"mem_info_vram_{name}").read_text()) for name in _VRAM)
+        except (OSError, ValueError):
+            continue
+        yield Card(total, used)
+    if shutil.which("nvidia-smi"):
+        done = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=False)
+        for line in done.stdout.splitlines():
+            total, _, used = line.partition(",")
+            if total.strip().isdigit() and used.strip().isdigit():
+                yield Card(int(total) << 20, int(used) << 20)
+
+
+_VRAM = ("total", "used")
+_NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=memory.total,memory.used",
+    "--format=csv,noheader,nounits",
+)

@@ -1,0 +1,154 @@
+"""The kernel calls of the model that will be served, with the shapes of one device."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from convert.files.safetensors_files import read_json
+from convert.from_config import draft_from_config, target_from_config
+from eagle3_jax.config.vision import VisionConfig
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
+from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.packing import empty_chunk
+from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.mesh import check_units, make_mesh, shard
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
+from eagle3_tools.bench.doctor.tower import tower_calls
+from eagle3_tools.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
+from pallas_kernels import gpu
+from pallas_kernels.self_check import Call, recorded_calls
+
+REHEARSED = "gfx950"
+"""The GPU whose kernels are interpreted where there is none."""
+LAYERS = 3
+"""Of the target: dense ones and one with experts; the others call the same."""
+AUX_LAYER_IDS = (0, 1, 2)
+SIZES = (8, 4, 2, 1)
+"""Of tensor parallelism, where none is asked for: the largest that devices and model allow."""
+CONFIG = EngineConfig(num_speculative_tokens=3, max_model_len=1024, max_num_seqs=4)
+STEPS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_num_seqs": 64},
+    {"max_model_len": 10240},
+    {"prefill_chunk": 512},
+)
+"""A few sequences; many, whose rounds have the largest tiles; long ones, which attention divides; a
+long chunk, which has an operation of its own."""
+Models = tuple[Target, Eagle3Draft | None]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The job that traces rounds and prefills of a pair, without weights.
+
+    target, draft: config.json files or directories that have one; without a target Kimi-K2.5 and
+    its draft at their published widths, in every published format. tensor_parallel_size: None
+    takes the largest that fits. config: how it will be served, but for the sizes of STEPS. every:
+    whether operations are called in every step's shapes, None for where a GPU is; else each in the
+    first that calls it, which an interpreter can do in minutes.
+    """
+
+    target: Path | None
+    draft: Path | None
+    tensor_parallel_size: int | None
+    config: EngineConfig = CONFIG
+    every: bool | None = None
+
+    def __call__(self) -> tuple[int, list[Call]]:
+        """Tensor parallelism, and what a device of it calls. Raises ValueError and OSError for
+        files of no use and for devices that do not divide the pair."""
+        mesh, pairs = self._laid_out()
+        every = jax.default_backend() != "cpu" if self.every is None else self.every
+        found: dict[str, Call] = {}
+        with assumed_gpu():
+            for calls in self._steps(mesh, pairs):
+                known = set() if every else {call.operation for call in found.values()}
+                found |= {repr(call): call for call in calls if call.operation not in known}
+        return mesh.size, list(found.values())
+
+    def _steps(self, mesh: Mesh, pairs: list[Models]) -> Iterator[list[Call]]:
+        """Calls of each step, of all pairs, and of the vision tower."""
+        for sizes in STEPS:
+            batch = sizes.get("max_num_seqs", self.config.max_num_seqs)
+            config = replace(self.config, **sizes, batch_buckets=(batch,))
+            yield [call for pair in pairs for call in _calls(pair, mesh, config)]
+        if vision := self._vision():
+            yield tower_calls(vision)
+
+    def _vision(self) -> VisionConfig | None:
+        if self.target is None:
+            return VISION
+        fields = _read(self.target)
+        return VisionConfig.from_hf(fields) if fields.get("vision_config") else None
+
+    def _laid_out(self) -> tuple[Mesh, list[Models]]:
+        """The pairs on the mesh that is asked for, or on the first that divides them."""
+        asked = self.tensor_parallel_size
+        sizes = (asked,) if asked else [size for size in SIZES if size <= len(jax.devices())]
+        for size in sizes[:-1]:
+            with suppress(ValueError):
+                return self._on(size)
+        return self._on(sizes[-1])
+
+    def _on(self, size: int) -> tuple[Mesh, list[Models]]:
+        mesh, pairs = make_mesh(size), list(self._pairs())
+        for model in (model for pair in pairs for model in pair if model):
+            check_units(model.units, mesh)
+            shard(model, mesh)
+        return mesh, pairs
+
+    def _pairs(self) -> Iterator[Models]:
+        if self.target is None:
+            for scheme in get_args(WeightScheme):
+                yield abstract_target(LAYERS, scheme), abstract_draft(AUX_LAYER_IDS)
+            return
+        config = _read(self.target)
+        text = config.get("text_config", config)
+        layers = text["num_hidden_layers"]
+        text["num_hidden_layers"] = min(layers, LAYERS)
+        draft = None
+        if self.draft is not None:
+            read = _read(self.draft)
+            draft = draft_from_config(read, dtype=jnp.bfloat16, num_target_layers=layers)
+        yield target_from_config(config, dtype=jnp.bfloat16), draft
+
+
+def assumed_gpu() -> AbstractContextManager[Any]:
+    """On a CPU kernels take the paths of an AMD GPU, interpreted."""
+    return gpu.assume(REHEARSED) if jax.default_backend() == "cpu" else nullcontext()
+
+
+def _read(path: Path) -> Any:
+    return read_json(path / "config.json" if path.is_dir() else path)
+
+
+def _calls(pair: Models, mesh: Mesh, config: EngineConfig) -> Iterator[Call]:
+    """Of a round and of a prompt's chunk, as requests without logprobs have them."""
+    target, draft = pair
+    target_leaves, target_structure = flatten_model(target, mesh)
+    draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
+    aux_layer_ids = AUX_LAYER_IDS if draft else ()
+    structure = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
+    state = state_shapes(target, draft, config, len(structure.aux_layer_ids), mesh)
+    weights = shapes_of((target_leaves, draft_leaves))
+    batch = config.max_num_seqs
+    slots = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    table = jax.ShapeDtypeStruct((batch, config.pages_per_seq), jnp.int32)
+    argmax = not config.method.needs_logits
+    for kind, inputs in (
+        (ProgramKind.ARGMAX_ROUND if argmax else ProgramKind.ROUND, (slots, table)),
+        (
+            ProgramKind.ARGMAX_PREFILL if argmax else ProgramKind.PREFILL,
+            (shapes_of(empty_chunk(config)),),
+        ),
+    ):
+        function = program(kind, structure, *weights, state, *inputs)
+        yield from recorded_calls(function, *weights, state, *inputs)

@@ -1,0 +1,107 @@
+"""Random prompts: consecutive token ids as text, made to keep their length when they are read."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from convert.text.tokenizer import Tokenizer
+from eagle3_tools.bench.load.lengths import Integers, draw_lengths, source
+from eagle3_tools.bench.load.workload import Workload
+
+RETRIES = 10
+"""Texts of random ids are read as fewer or more tokens; so often they are cut or filled up."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request. num_tokens: of the text, the chat template included; content: without it."""
+
+    text: str
+    content: str
+    num_tokens: int
+    max_tokens: int
+
+
+def make_prompts(workload: Workload, tokenizer: Tokenizer, count: int, seed: int) -> list[Prompt]:
+    """`count` prompts, the same for the same arguments.
+
+    With InferenceX's sampling lengths and first ids are those of its client with this seed. The
+    template's tokens count as part of the prompt, as there.
+    """
+    integers = source(workload.sampling, seed)
+    around = _template_tokens(tokenizer) if workload.chat_template else 0
+    if around >= workload.isl:
+        raise ValueError(f"the chat template alone has {around} tokens, ISL is {workload.isl}")
+    input_lens, output_lens = (
+        draw_lengths(workload.sampling, length, workload.range_ratio, count, integers)
+        for length in (workload.isl - around, workload.osl)
+    )
+    if workload.sharegpt:
+        contents = _repeated(Path(workload.sharegpt), tokenizer, input_lens, seed)
+    else:
+        settles = workload.sampling != "sglang"
+        contents = _consecutive(tokenizer, input_lens, integers, settles=settles)
+    return [
+        _prompt(tokenizer, content, max_tokens, workload.chat_template)
+        for content, max_tokens in zip(contents, output_lens, strict=True)
+    ]
+
+
+def _prompt(tokenizer: Tokenizer, content: str, max_tokens: int, templated: bool) -> Prompt:
+    text = _templated(tokenizer, content) if templated else content
+    return Prompt(text, content, len(tokenizer.encode(text, add_special=True)), max_tokens)
+
+
+def _templated(tokenizer: Tokenizer, content: str) -> str:
+    return tokenizer.apply_chat_template([{"role": "user", "content": content}])
+
+
+def _template_tokens(tokenizer: Tokenizer) -> int:
+    return len(tokenizer.encode(_templated(tokenizer, "a"), add_special=True)) - 1
+
+
+def _consecutive(
+    tokenizer: Tokenizer, lengths: Sequence[int], integers: Integers, *, settles: bool
+) -> list[str]:
+    """Texts of consecutive ids from a random one on; settled: of so many tokens when read."""
+    vocab_size = tokenizer.codec.vocab_size
+    offsets = [int(offset) for offset in integers(0, vocab_size, len(lengths))]
+    texts = []
+    for i, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        ids = [(offset + i + j) % vocab_size for j in range(length)]
+        text = tokenizer.decode(ids, skip_special=False)
+        texts.append(_settle(tokenizer, text, length, integers) if settles else text)
+    return texts
+
+
+def _settle(tokenizer: Tokenizer, text: str, length: int, integers: Integers) -> str:
+    for _ in range(RETRIES):
+        ids = tokenizer.encode(text)
+        if len(ids) == length:
+            break
+        missing = max(length - len(ids), 0)
+        ids += [int(i) for i in integers(0, tokenizer.codec.vocab_size, missing)]
+        text = tokenizer.decode(ids[:length], skip_special=False)
+    return text
+
+
+def _repeated(file: Path, tokenizer: Tokenizer, lengths: Sequence[int], seed: int) -> list[str]:
+    """What SGLang's `random` does: a conversation's first words, repeated until long enough."""
+    conversations = [
+        entry.get("conversations") or entry.get("conversation") or []
+        for entry in json.loads(file.read_text(encoding="utf-8"))
+    ]
+    firsts = [turns[0]["value"] for turns in conversations if len(turns) >= 2]
+    random.Random(seed).shuffle(firsts)
+    texts = []
+    for text in firsts:
+        ids = tokenizer.encode(text)
+        if ids and len(texts) < len(lengths):
+            length = lengths[len(texts)]
+            repeated = ids * (-(-length // len(ids)))
+            texts.append(tokenizer.decode(repeated[:length], skip_special=False))
+    if len(texts) < len(lengths):
+        raise ValueError(f"{file} has {len(texts)} conversations, {len(lengths)} are needed")
+    return texts

@@ -1,0 +1,279 @@
+"""The accept length of drafts on held-out prompts or tasks, of a pair here or of a server."""
+
+import argparse
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from convert.text.tokenizer import load_tokenizer
+from eagle3_jax.engine.config import MM_DRAFT_EMBEDDINGS, EngineConfig
+from eagle3_jax.sampling.params import SamplingParams
+from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
+from eagle3_tools.bench.acceptance.picture_terms import (
+    REFERENCE,
+    WITHOUT_OPTIONS,
+    WRITTEN,
+    PictureTerms,
+    count_pictures,
+    terms_here,
+)
+from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
+from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
+from eagle3_tools.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
+from eagle3_tools.bench.common.command import finish, given_pair
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.load.http_client import Address
+from eagle3_tools.bench.load.server_facts import first_model
+from serve.chat_setup import set_up_images
+from serve.demo import demo_target_dir
+from serve.images.options import ImageOptions
+from serve.options.engine import add_engine_flags, read_engine_config
+from serve.options.kv_scale_file import write_kv_scales
+from serve.options.pair import DEMO_VISION
+from serve.options.parallel import (
+    ONE_DEVICE,
+    add_parallel_flags,
+    read_parallel_options,
+    say_interleaving,
+)
+from serve.options.speculation import read_speculation
+from serve.pair.loading import LoadedPair, build_engine, fit_length
+from serve.pair.notices import say_on_stderr
+from serve.text_table import text_table
+
+TASK_TOKENS = 512
+"""Answers to tasks of one's own, unless --max-tokens says more or less."""
+NAMED = ("num_speculative_tokens", "eagle_topk", "num_draft_tokens", "rejection_sample_method")
+TURN_TOKENS = 16
+"""What a template puts around a turn and its answer, at most."""
+
+
+@dataclass(frozen=True)
+class AcceptRecord:
+    """What `eagle3-bench accept` found. terms: where pictures were shown."""
+
+    num_speculative_tokens: int
+    eagle_topk: int
+    num_draft_tokens: int | None
+    temperature: float
+    rows: list[AcceptRow]
+    tasks: str = "Held-out prompts"
+    terms: PictureTerms | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair or server, what is drafted, and what is asked."""
+    parser.set_defaults(check=_check)
+    add_pair_flags(parser, draft=False)
+    add_engine_flags(parser, keys=True)
+    add_parallel_flags(parser)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    add_shared(parser, "--prompts", default=40, help="prompts a category, at most")
+    parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl and *.parquet files")
+    _add_picture_flags(parser)
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 160 (data: 512)"
+    )
+    parser.add_argument(
+        "--measure-kv-scales",
+        metavar="FILE",
+        help="write factors of a float8 KV cache there (for --kv-cache-scale), and nothing else",
+    )
+    parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
+    parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
+    parser.add_argument(
+        "--concurrency", type=int, default=8, metavar="N", help="requests at a time, at URL"
+    )
+
+
+def _add_picture_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--demo-vision",
+        action="store_const",
+        const=DEMO_VISION,
+        dest="demo",
+        default=argparse.SUPPRESS,
+        help="the embedded pair that sees pictures of shapes",
+    )
+    parser.add_argument(
+        "--drop-options",
+        action="store_true",
+        help="cut questions about pictures before `Options:`, as SpecForge does; none is judged",
+    )
+    parser.add_argument(
+        "--mm-draft-embedding",
+        choices=MM_DRAFT_EMBEDDINGS,
+        help="what the draft sees of pictures (default pad)",
+    )
+
+
+def _check(flags: argparse.Namespace) -> None:
+    check_demo(flags)
+    embedded = flags.demo or not (flags.model or flags.draft)
+    speculation = read_speculation(argparse.Namespace(**{**vars(flags), "demo": embedded}))
+    flags.draft, flags.draft_revision = speculation.draft, speculation.revision
+    flags.k = speculation.engine["num_speculative_tokens"]
+    flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
+    flags.parallel = read_parallel_options(flags, speculation.draft_tensor_parallel_size)
+    check_drafting(flags, methods=("coupled", "standard"))
+    flags.engine = read_engine_config(flags, speculation)
+    if flags.url and (flags.engine, flags.parallel) != (EngineConfig(), ONE_DEVICE):
+        raise ValueError("--url is a running server: leave the options of an engine out")
+    if flags.temperature < 0:
+        raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
+    if flags.url and (flags.model or flags.demo or flags.tokenizer):
+        raise ValueError("--url is a running server; leave MODEL and what goes with it out")
+    if flags.measure_kv_scales and (flags.data or flags.url):
+        raise ValueError("--measure-kv-scales asks held-out prompts here: leave --data, --url out")
+    if flags.measure_kv_scales and flags.engine.kv_cache_dtype != "auto":
+        raise ValueError("--measure-kv-scales needs a cache of the model's dtype, not float8")
+    if flags.max_tokens and not (flags.data or flags.url):
+        raise ValueError("--max-tokens belongs to --data or --url")
+    if (flags.drop_options or flags.mm_draft_embedding) and not flags.data:
+        raise ValueError("--drop-options and --mm-draft-embedding belong to --data with pictures")
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Accept length by category, here or of a server."""
+    found, engine = conditions(), flags.engine
+    parts, asked = engine.decode_context_parallel_size, flags.kv_cache_interleave_size
+    say_interleaving(asked, parts, engine.page_size, say_on_stderr)
+    if flags.measure_kv_scales:
+        _write_kv_scales(flags, console)
+        return 0
+    measured = _at_url(flags) if flags.url else _here(flags)
+    k = len(measured.rows[-1].per_position) if flags.url else engine.num_speculative_tokens
+    tree = (engine.eagle_topk, engine.num_draft_tokens)
+    record = AcceptRecord(k, *tree, flags.temperature, *measured)
+    print_result(console, record)
+    return finish(flags, "accept", found, record)
+
+
+def print_result(console: Console, record: AcceptRecord) -> None:
+    """Accept length by category."""
+    headings = ["category", "prompts", "tokens", "rounds", "accept length"]
+    headings += [f"position {i + 1}" for i in range(len(record.rows[0].per_position))]
+    headings += ["rounds by accepted", "distinct bigrams", "answers right"]
+    table = text_table(record.tasks, headings, left=("category",))
+    for row in record.rows:
+        shares = (f"{share:.2f}" for share in row.per_position)
+        counts = (f"{row.prompts}", f"{row.tokens}", f"{row.counts.drafts}")
+        length = f"{row.accept_length:.2f}"
+        rounds = "/".join(map(str, row.histogram)) or "-"
+        said = (_known(row.distinct_bigrams, ".2f"), _known(row.right, ".0%"))
+        table.add_row(row.category, *counts, length, *shares, rounds, *said)
+    console.print(table)
+    if record.terms:
+        console.print(f"{record.terms.sentence()}\nno target, other terms: {REFERENCE}")
+
+
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{form}}"
+
+
+def _write_kv_scales(flags: argparse.Namespace, console: Console) -> None:
+    pair = given_pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    scales, measured_on = measure_kv_scales(pair, prompts, flags.engine, ANSWER_TOKENS)
+    write_kv_scales(Path(flags.measure_kv_scales), scales, measured_on)
+    console.print(f"{flags.measure_kv_scales}: {len(scales.target)} + {len(scales.draft)} factors")
+
+
+class Measured(NamedTuple):
+    """Rows, with what the table is called."""
+
+    rows: list[AcceptRow]
+    title: str
+    terms: PictureTerms | None = None
+
+
+def _here(flags: argparse.Namespace) -> Measured:
+    """Of a pair in this process."""
+    engine_config: EngineConfig = flags.engine
+    topk, nodes = engine_config.eagle_topk, engine_config.num_draft_tokens
+    drafts = f"k={flags.k}{f' (topk {topk}, {nodes} nodes)' if topk > 1 else ''}"
+    how = f"{drafts}, {flags.rejection_sample_method}, temperature {flags.temperature:g}"
+    how += "".join(f", {name} {value}" for name, value in _others(engine_config))
+    if (devices := flags.parallel.tensor_parallel_size) > 1:
+        how += f", {devices} devices"
+    length = flags.max_model_len
+    if not flags.data:
+        pair = given_pair(flags)
+        prompts = held_out(pair.tokenizer, flags.prompts)
+        rows = accept_table(pair, prompts, engine_config, flags.temperature, max_model_len=length)
+        return Measured(rows, f"Held-out prompts, {how}")
+    # Before the weights: a mistake in the files shouldn't wait for them.
+    tasks, sampling = _tasks(flags), _sampling(flags)
+    terms = _terms(flags, tasks)
+    pair = given_pair(flags, vision=terms is not None)
+    limits = ImageOptions()
+    make_prompt = PromptMaker(pair.tokenizer, set_up_images(limits, pair.vision))
+    room = length or _room(pair, make_prompt, tasks, sampling)
+    fitting = fit_length(engine_config, room, pair.target.config)
+    engine = build_engine(pair, fitting, clock=time.perf_counter)
+    rows = measure_tasks(EngineAnswerer(engine, make_prompt, sampling, room), tasks)
+    if terms and pair.vision:
+        policy, template = engine_config.mm_draft_embedding, pair.tokenizer.template_text
+        terms = terms_here(terms, policy, template, pair.vision.config, limits)
+    return Measured(rows, f"{flags.data}, {how}", terms)
+
+
+def _tasks(flags: argparse.Namespace) -> list[Task]:
+    return read_tasks(flags.data, flags.prompts, drop_options=flags.drop_options)
+
+
+def _terms(flags: argparse.Namespace, tasks: Sequence[Task]) -> PictureTerms | None:
+    if not (pictures := count_pictures(tasks)):
+        return None
+    question = WITHOUT_OPTIONS if flags.drop_options else WRITTEN
+    return PictureTerms(pictures, question, _sampling(flags).max_tokens or 0)
+
+
+def _others(config: EngineConfig) -> Iterator[tuple[str, Any]]:
+    """Options that are not the default's, but for those that every title names."""
+    for option in fields(config):
+        value = getattr(config, option.name)
+        if option.name not in NAMED and value != option.default:
+            yield option.name, value
+
+
+def _at_url(flags: argparse.Namespace) -> Measured:
+    """Of a running server."""
+    if flags.data:
+        tasks = _tasks(flags)
+    else:
+        tasks = held_out_tasks(held_out(load_tokenizer(demo_target_dir()), flags.prompts))
+    address = Address.of(flags.url)
+    model = flags.served_model_name or asyncio.run(first_model(address))["id"]
+    answerer = ServerAnswerer(address, model, _sampling(flags), flags.concurrency)
+    rows = measure_tasks(answerer, tasks)
+    what = flags.data or "Held-out prompts"
+    title = f"{what}, {model} at {flags.url}, temperature {flags.temperature:g}"
+    return Measured(rows, title, _terms(flags, tasks))
+
+
+def _sampling(flags: argparse.Namespace) -> SamplingParams:
+    tokens = flags.max_tokens or (TASK_TOKENS if flags.data else ANSWER_TOKENS)
+    return SamplingParams(temperature=flags.temperature, max_tokens=tokens, seed=0)
+
+
+def _room(
+    pair: LoadedPair, make_prompt: PromptMaker, tasks: list[Task], sampling: SamplingParams
+) -> int:
+    """A context for the longest conversation, as far as the model has it."""
+
+    def most(task: Task) -> int:
+        begun = make_prompt(task.messages, task.tools).ids
+        later = sum(len(pair.tokenizer.encode(text)) + TURN_TOKENS for text in task.later)
+        return len(begun) + later + (1 + len(task.later)) * (sampling.max_tokens or 0)
+
+    return min(max(map(most, tasks)), pair.target.config.max_position_embeddings)

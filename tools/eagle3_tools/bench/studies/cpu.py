@@ -1,0 +1,283 @@
+"""Plain decoding, rounds, long contexts, the vision tower and loading on one CPU core."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_tools.bench.common.accept_length import AcceptRow, accept_table
+from eagle3_tools.bench.common.command import finish, given_pair, target_directory
+from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
+from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
+from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
+from eagle3_tools.bench.cpu.kimi_108m import random_target
+from eagle3_tools.bench.cpu.load import LoadResult, measure_load, print_load
+from eagle3_tools.bench.cpu.plain import PlainResult, StepTimes, compare_plain
+from eagle3_tools.bench.cpu.rounds import RoundResult, compare_rounds
+from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
+from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
+from eagle3_tools.bench.studies.equal import describe
+from serve.pair.loading import LoadedPair
+from serve.pair.notices import Say
+from serve.text_table import text_table
+
+PARTS = ("plain", "round", "context", "tower", "load")
+BATCHES = (1, 8)
+WIDTHS = (1, 3, 6)
+COMPILED = "compiled"
+PEERS = ("default", COMPILED)
+ANSWERED = 40
+"""Held-out prompts whose answers are timed whole."""
+
+
+@dataclass(frozen=True)
+class CpuRecord:
+    """What the command found; a part that was left out is empty.
+
+    host_core: where the rounds' Python ran, the device being the pinned core. Plain decoding has
+    one core for everything, peers too.
+    """
+
+    repetitions: int
+    plain: list[PlainResult] = field(default_factory=list)
+    rounds: list[RoundResult] = field(default_factory=list)
+    contexts: list[ContextResult] = field(default_factory=list)
+    towers: list[TowerResult] = field(default_factory=list)
+    load: LoadResult | None = None
+    host_core: int | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The pair, what is measured, how often and where."""
+    add_pair_flags(parser, load=False)
+    parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
+    add_shared(parser, "--repetitions")
+    add_shared(parser, "--prompts", default=20, help="held-out prompts a category, for accept")
+    add_shared(parser, "--core", help="the core to run on; default: the last")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        choices=PEERS,
+        default=PEERS,
+        help="transformers' generate as it comes; with a static cache, torch.compile (needs g++) "
+        "and batched experts; by default both, and the faster counts",
+    )
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Measures plain decoding and rounds."""
+    # Before anything runs on JAX or torch: both size their thread pools by the cores they may use.
+    allowed = allowed_cores()
+    found = conditions(pin(flags.core))
+    say = Console(stderr=True).print
+    parts = PARTS if flags.only is None else (flags.only,)
+    plain = run_plain(flags.repetitions, flags.peers, say) if "plain" in parts else []
+    towers = compare_towers(flags.repetitions) if "tower" in parts else []
+    load = measure_load(target_directory(flags), flags.repetitions) if "load" in parts else None
+    rounds, contexts, host_core = [], [], found.pinned_core
+    if {"round", "context"} & set(parts):
+        pair = given_pair(flags)
+        host_core = move_host(allowed, found.pinned_core)
+        if "round" in parts:
+            rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
+        if "context" in parts:
+            contexts = compare_contexts(pair, flags.repetitions, say)
+    record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, load, host_core)
+    found.print_to(console, flags.repetitions)
+    print_result(console, record)
+    return finish(flags, "cpu", found, record)
+
+
+def print_result(console: Console, record: CpuRecord) -> None:
+    """All parts, as far as they were measured."""
+    if record.plain:
+        print_plain(console, record.plain)
+    if record.rounds:
+        print_rounds(console, record.rounds)
+    if record.contexts:
+        print_contexts(console, record.contexts)
+    if record.towers:
+        print_towers(console, record.towers)
+    if record.load:
+        print_load(console, record.load)
+
+
+def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
+    """Plain decoding and its peers, the byte floor, and where the time goes."""
+    title = "Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread"
+    headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
+    table = text_table(title, headings, left=("",))
+    for result in results:
+        for cells in _plain_rows(result):
+            table.add_row(*cells)
+        table.add_section()
+    console.print(table)
+    for result in results:
+        print_floor(console, result)
+        print_profile(console, result)
+
+
+def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
+    """The engine, then every peer; tokens a second leave the prefill out, whole runs have it."""
+
+    def cells(name: str, times: StepTimes) -> tuple[str, str, str]:
+        return name, times.step_s.milliseconds, f"{result.batch / times.step_s.median:.1f}"
+
+    rows: list[tuple[str, ...]] = [
+        (*cells(f"batch {result.batch}: engine", result.engine), "", "", "")
+    ]
+    for name, peer in result.peers.items():
+        mark = " (the peer)" if name == result.fastest_peer else ""
+        ratios = peer.ratio_median, peer.ratio_best, peer.ratio_end_to_end
+        times = (f"{ratio:.2f}x" for ratio in ratios)
+        rows.append((*cells(f"transformers, {name}{mark}", peer.times), *times))
+    return rows
+
+
+def print_floor(console: Console, result: PlainResult) -> None:
+    """What a step must read, how long that takes, and whether both sides agree."""
+    floor, speed = result.floor, result.bandwidth
+    console.print(
+        f"batch {result.batch}: a step reads {floor.weight_bytes / 1e6:.1f} MB of weights "
+        f"({floor.distinct_experts:.1f} distinct experts a layer) and "
+        f"{floor.kv_bytes / 1e6:.2f} MB of cache; one thread reads "
+        f"{speed.median / 1e9:.1f} GB/s (best {speed.best / 1e9:.1f}): "
+        f"{floor.seconds(speed.median) * 1e3:.2f} ms at least, "
+        f"{result.floor_share_median:.0%} of the floor reached (best {result.floor_share_best:.0%})"
+    )
+    for name, peer in result.peers.items():
+        console.print(
+            f"batch {result.batch}: {peer.identical} of {result.batch} sequences of "
+            f"{result.new_tokens.long} tokens equal those of transformers, {name}"
+        )
+        for difference in peer.differences:
+            console.print(f"  {describe(difference)}")
+
+
+def print_profile(console: Console, result: PlainResult) -> None:
+    """Where a step's time goes, by operation."""
+    title = f"Batch {result.batch}: one step by operation, under the profiler"
+    headings = ("operation", "us a step", "share", "runs a step")
+    table = text_table(title, headings, left=("operation",))
+    whole = sum(operation.microseconds for operation in result.profile)
+    for operation in result.profile:
+        share = f"{operation.microseconds / whole:.0%}"
+        count = f"{operation.count:.0f}"
+        table.add_row(operation.name, f"{operation.microseconds:.0f}", share, count)
+    console.print(table)
+
+
+def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
+    """Phases, prediction and host share of every k and batch."""
+    headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
+    headings += ("engine", "of prediction", "of alone", "host", "kept a round", "break-even")
+    headings += ("tokens/s", "plain", "ratio", "its range")
+    title = "The speculative round of the pair, greedy, ms a round (median)"
+    table = text_table(title, headings)
+    for result in results:
+        table.add_row(*_round_cells(result))
+    console.print(table)
+    console.print(verdict(results))
+
+
+def _round_cells(result: RoundResult) -> tuple[str, ...]:
+    times, plain, answers = result.times, result.plain, result.answers
+    assert times.phases and times.propose and times.verify, "a speculative round has phases"
+    return (
+        f"{result.num_speculative_tokens}",
+        f"{result.batch}",
+        f"{plain.fused.median * 1e3:.2f}",
+        f"{times.propose.median * 1e3:.2f}",
+        f"{times.verify.median * 1e3:.2f}",
+        f"{times.phases.median * 1e3:.2f}",
+        f"{times.fused.median * 1e3:.2f}",
+        f"{times.engine.median * 1e3:.2f}",
+        f"{result.prediction_share:.2f}",
+        f"{result.warm_prediction_share:.2f}",
+        f"{result.host_share:.1%}",
+        f"{answers.kept_length:.2f}",
+        f"{result.break_even:.2f}",
+        f"{answers.tokens_per_s.median:.0f}",
+        f"{answers.plain_tokens_per_s.median:.0f}",
+        f"{answers.speedup.median:.2f}x",
+        f"{answers.speedup.worst:.2f}-{answers.speedup.best:.2f}",
+    )
+
+
+def print_contexts(console: Console, results: Sequence[ContextResult]) -> None:
+    """A round's parts at every length."""
+    headings = ("context", "step", "attention", "other operations", "host", "attention, ns a row")
+    table = text_table("One sequence, a round of k=3 by context, ms (median)", headings)
+    for result in results:
+        parts = result.step, result.attention, result.rest, result.host
+        each = f"{result.attention.median / result.context * 1e9:.0f}"
+        table.add_row(f"{result.context}", *(part.milliseconds for part in parts), each)
+    console.print(table)
+
+
+def verdict(results: Sequence[RoundResult]) -> str:
+    """Whether speculation pays here, in one plain sentence."""
+    best = max(results, key=lambda result: result.answers.speedup.median)
+    speedup = best.answers.speedup.median
+    where = f"k={best.num_speculative_tokens}, batch {best.batch}"
+    if speedup >= 1:
+        return f"Speculation pays here: at best {speedup:.2f}x plain ({where})."
+    return (
+        f"Speculation loses here: at best {speedup:.2f}x plain ({where}). A model this "
+        "small is bound by arithmetic on a CPU: every verified row costs almost a step of its own."
+    )
+
+
+def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainResult]:
+    """Plain decoding of the random model against transformers, `peers` of PEERS.
+
+    ImportError without torch, OSError without the C++ compiler of the peer that is compiled.
+    """
+    if COMPILED in peers:
+        need_compiler()
+    say("plain decoding: preparing the random model and its copies in transformers")
+    target, bandwidth = random_target(), ReadBandwidth()
+    copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
+    results = []
+    for batch in BATCHES:
+        say(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
+        results.append(compare_plain(target, copies, bandwidth, batch, repetitions))
+    return results
+
+
+def run_rounds(
+    pair: LoadedPair, repetitions: int, per_category: int, say: Say
+) -> list[RoundResult]:
+    """The speculative round of a pair, and its accept length on held-out prompts."""
+    prompts, results = held_out(pair.tokenizer, per_category), []
+    accept: dict[int, AcceptRow] = {}
+    for k in WIDTHS:
+        say(f"accept length: k={k} on {len(prompts)} held-out prompts")
+        accept[k] = accept_table(pair, prompts, EngineConfig(k), temperature=0.0)[-1]
+    for batch in BATCHES:
+        say(f"rounds: batch {batch}")
+        ids = [prompt.token_ids for prompt in prompts]
+        chosen, answered = ([ids[i] for i in _spread(n, len(ids))] for n in (batch, ANSWERED))
+        results += compare_rounds(pair, chosen, answered, accept, repetitions=repetitions)
+    return results
+
+
+def _spread(count: int, among: int) -> list[int]:
+    """Indices across all categories, not only the first."""
+    return [i * among // count for i in range(count)]
+
+
+def print_towers(console: Console, results: Sequence[TowerResult]) -> None:
+    """MoonViT beside transformers', and beside its arithmetic."""
+    layers = results[0].layers
+    title = f"MoonViT of released widths, {layers} of 27 blocks, float32, one thread"
+    headings = ("patches", "ms", "transformers, ms", "to ours", "share of the floor")
+    table = text_table(title, headings)
+    for found in results:
+        times = found.ours.milliseconds, found.peer.milliseconds
+        table.add_row(f"{found.patches}", *times, f"{found.ratio:.2f}x", f"{found.floor_share:.0%}")
+    console.print(table)

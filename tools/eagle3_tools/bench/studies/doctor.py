@@ -1,0 +1,187 @@
+"""The first minutes on a machine: versions, devices, every kernel, all-reduces, whole rounds.
+
+Each look runs in a process of its own, so that what crashes or hangs is a finding too.
+"""
+
+import argparse
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from convert.command_line.stopping import status_of
+from convert.hub.checkpoint import find_config
+from convert.hub.flags import add_hub_flags, source_of
+from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.kernel_names import OPERATIONS
+from eagle3_tools.bench.common.command import finite
+from eagle3_tools.bench.common.flags import add_shared
+from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.workers import Work, work
+from serve.demo import demo_draft_dir, demo_target_dir
+from serve.options.engine import (
+    add_cache_dtype_flag,
+    add_count_flag,
+    add_xla_kernels_flag,
+    under_flags_names,
+)
+from serve.options.speculation import add_tree_flags
+
+LIMIT_S = 300.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Whose kernels, on how many devices, and where the report goes."""
+    parser.set_defaults(check=_check)
+    both = "config.json, or a directory or hub id with one"
+    parser.add_argument("--model", metavar="PATH", help=f"what will be served: {both}")
+    parser.add_argument("--draft", metavar="PATH", help="the same of its draft")
+    add_hub_flags(parser, draft=True)
+    parser.add_argument("--demo", action="store_true", help="the embedded pair in its place")
+    parser.add_argument(
+        *("--tensor-parallel-size", "-tp"),
+        type=int,
+        metavar="N",
+        help="whose shapes kernels have; default: the largest that devices and model allow",
+    )
+    parser.add_argument(
+        *("--decode-context-parallel-size", "-dcp"),
+        type=int,
+        default=1,
+        metavar="N",
+        help="devices that divide a context, in kernels' shapes and rounds; default: 1",
+    )
+    _add_engine_flags(parser)
+    add_xla_kernels_flag(parser)
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
+    )
+    add_shared(parser, "--json", help="everything, for a bug report; no names, no secrets")
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of the server that kernels' shapes and types depend on."""
+    group = parser.add_argument_group("as it will be served")
+    group.add_argument(
+        "--num-speculative-tokens", type=int, metavar="K", default=3, help="drafts; default: 3"
+    )
+    add_tree_flags(group)
+    add_count_flag(group, "page_size")
+    add_cache_dtype_flag(group)
+
+
+def _engine(flags: argparse.Namespace) -> EngineConfig:
+    """As it will be served. Raises ValueError, naming the flag, for what can't work."""
+    dtype = flags.kv_cache_dtype.removesuffix("_e4m3")
+    given: dict[str, Any] = {
+        "eagle_topk": flags.speculative_eagle_topk,
+        "num_draft_tokens": flags.speculative_num_draft_tokens,
+        "page_size": flags.page_size,
+        "kv_cache_scale": 1.0 if dtype == "fp8" else None,
+    }
+    try:
+        return EngineConfig(
+            num_speculative_tokens=flags.num_speculative_tokens,
+            decode_context_parallel_size=flags.decode_context_parallel_size,
+            kv_cache_dtype=dtype,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    except ValueError as error:
+        raise ValueError(under_flags_names(str(error))) from error
+
+
+def _check(flags: argparse.Namespace) -> None:
+    if flags.demo and (flags.model or flags.draft):
+        raise ValueError("--demo brings its own pair; leave --model and --draft out")
+    if flags.draft and not flags.model:
+        raise ValueError("--draft needs the target it was made for: --model")
+    if flags.tensor_parallel_size is not None and flags.tensor_parallel_size < 1:
+        raise ValueError(
+            f"--tensor-parallel-size must be at least 1; got {flags.tensor_parallel_size}"
+        )
+    if (parts := flags.decode_context_parallel_size) < 1 or (
+        flags.tensor_parallel_size and flags.tensor_parallel_size % parts
+    ):
+        raise ValueError(
+            f"--decode-context-parallel-size must divide --tensor-parallel-size; got {parts}"
+        )
+    _engine(flags)
+    if not flags.limit > 0:
+        raise ValueError(f"--limit must be above 0; got {flags.limit}")
+    if unknown := [name for name in flags.xla_kernels if name not in OPERATIONS]:
+        raise ValueError(
+            f"--xla-kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
+        )
+
+
+def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
+    """Returns 0, 1 where something is wrong, 130 after Ctrl-C, with what was found so far in the
+    report. Raises ValueError where the machine or the model's files are of no use."""
+    # The processes of several looks share the devices.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    from eagle3_tools.bench.doctor.examination import Examination, Examined
+    from eagle3_tools.bench.doctor.served import Served
+
+    model, draft = flags.model, flags.draft
+    if flags.demo:
+        model, draft = demo_target_dir(), demo_draft_dir()
+    else:
+        model = model and find_config(source_of(flags, model, flags.revision))
+        draft = draft and find_config(source_of(flags, draft, flags.draft_revision))
+    served = Served(model, draft, flags.tensor_parallel_size, _engine(flags))
+    examined = Examined()
+    examination = Examination(served, flags.xla_kernels, flags.limit, work)
+    try:
+        with _progress() as progress:
+            task = progress.add_task("looking at the machine")
+            for finding in examination.run(examined):
+                print_finding(console, finding)
+                progress.update(task, description=f"after {finding.check} {finding.subject}")
+    except KeyboardInterrupt as stopped:
+        console.print("stopped: what was found so far counts, the rest was not looked at")
+        return status_of(stopped)
+    finally:
+        if flags.json:
+            _write(Path(flags.json), asdict(examined))
+            console.print(f"{flags.json} has it all, for a bug report", soft_wrap=True)
+    print_result(console, examined.findings)
+    return 0 if examined.holds else 1
+
+
+def print_finding(console: Console, finding: Finding) -> None:
+    """One line, however long."""
+    style = "bold red" if finding.bad else ""
+    console.print(f"{finding}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(console: Console, findings: list[Finding]) -> None:
+    """How many there are of each kind, and the kernels to switch off."""
+    counts = {verdict: 0 for verdict in dict.fromkeys(f.verdict for f in findings)}
+    for finding in findings:
+        counts[finding.verdict] += 1
+    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    kernels = [f.subject.split()[0] for f in findings if f.bad and f.check == "kernel"]
+    if kernels:
+        console.print(f"until then: --xla-kernels {','.join(dict.fromkeys(kernels))}")
+
+
+def _progress() -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _write(path: Path, fields: dict[str, object]) -> None:
+    """All of it or nothing."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        text = json.dumps(finite({"benchmark": "doctor", **fields}), indent=2, allow_nan=False)
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

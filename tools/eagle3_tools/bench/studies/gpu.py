@@ -1,0 +1,148 @@
+"""The embedded pair on the GPU that is there: its round, its serving loop, and its tokens.
+
+Each part runs in a process of its own and is a JSON line as it ends; then the CPU answers the same
+requests, and tokens that differ must be a tie (`equality/ties.py`). A round must launch nothing
+but its program. `--dry-run` goes through it on a CPU; its times mean nothing.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import add_shared, check_flags, use_embedded_pair
+from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
+from eagle3_tools.bench.gpu.bare_round import BareRound
+from eagle3_tools.bench.gpu.launched import Launched
+from eagle3_tools.bench.gpu.serving_loop import ServingLoop
+from eagle3_tools.bench.gpu.worker import (
+    NO_GPU,
+    Work,
+    embedded_pair,
+    measure,
+    requests_of,
+    use_full_precision,
+    work,
+)
+from eagle3_tools.kernel_bench.carry import THERE, carry
+from eagle3_tools.kernel_bench.record import Record
+from serve.pair.loading import LoadedPair
+
+PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
+NOT_CARRIED = (*THERE, "flax", "orbax-checkpoint", "tokenizers")
+"""A machine that trains has them: its flax fits its JAX, and the last two are large."""
+PARTS = "round", "loop"
+MODULES = ("eagle3_tools.bench.cli", "eagle3_tools.bench.studies.gpu")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """How much is answered, and how long a part may take."""
+    use_embedded_pair(parser)
+    parser.set_defaults(check=_check)
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
+    parser.add_argument("--crash", choices=PARTS, help="in a dry run, end the process of this part")
+    parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")
+    parser.add_argument("--batch", type=int, default=8, metavar="N", help="sequences at once")
+    parser.add_argument(
+        "--max-tokens", type=int, default=32, metavar="N", help="tokens of an answer"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=240.0, metavar="S", help="seconds for one part"
+    )
+    parser.add_argument(
+        "--num-speculative-tokens",
+        dest="k",
+        type=int,
+        default=3,
+        metavar="K",
+        help="drafts a round, 1..8",
+    )
+    add_shared(parser, "--prompts", default=1)
+    add_shared(parser, "--json")
+
+
+def _check(flags: argparse.Namespace) -> None:
+    check_flags(flags)
+    if flags.crash and not flags.dry_run:
+        raise ValueError("--crash rehearses a crash: it needs --dry-run")
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Measures and compares; status 1 where a token or a launch is wrong, 2 without a GPU."""
+    if flags.carry:
+        carried = carry(Path(flags.carry), "eagle3_tools.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
+        console.print("\n".join(carried.lines()), markup=False, soft_wrap=True)
+        return 0
+    use_full_precision(dry_run=flags.dry_run)
+    size = flags.k, flags.batch, flags.prompts, flags.max_tokens, flags.dry_run
+    jobs = [Work(part, *size, crash=part == flags.crash) for part in PARTS]
+    record = Record(Path(flags.json) if flags.json else None)
+    record.begin()
+    record.add("conditions", dry_run=flags.dry_run, **asdict(conditions()))
+    holds, found = True, list[ServingLoop]()
+    for job, result in zip(jobs, _in_processes(jobs, flags.limit), strict=True):
+        if isinstance(result, Failure) and NO_GPU in result.reason:
+            print(NO_GPU, file=sys.stderr)
+            return 2
+        record.add(job.part, holds=getattr(result, "holds", False), **asdict(result))
+        console.print(f"{job.name}: {_line(result)}", markup=False, soft_wrap=True)
+        holds &= not isinstance(result, Failure) and result.holds
+        found += [result] if isinstance(result, ServingLoop) else []
+    for loop in found:
+        # From here on: the answers to compare with.
+        jax.config.update("jax_platforms", "cpu")
+        differences = differing(embedded_pair(), jobs[1], loop)
+        record.add("tokens", differences=[asdict(one) for one in differences])
+        holds &= print_result(console, len(loop.answers), differences)
+    if flags.dry_run:
+        console.print("a dry run on a CPU: its times mean nothing")
+    record.add("bars", holds=holds)
+    return 0 if holds else 1
+
+
+def _in_processes(jobs: Sequence[Work], limit_s: float) -> Any:
+    return run_each(work, jobs, processes=1, limit_s=limit_s)
+
+
+def differing(pair: LoadedPair, job: Work, loop: ServingLoop) -> list[Difference]:
+    """Where the loop's answers are not those that the device of this process gives."""
+    expected = measure(pair, job, traced=False)
+    requests = requests_of(pair, job)
+    longest = max(len(one.prompt_ids) for one in requests) + job.max_tokens
+    scorer = Scorer(pair.target, longest, pair.eos_token_ids)
+    return scorer.differences(requests, expected.answers, loop.answers)
+
+
+def print_result(console: Console, answers: int, differences: Sequence[Difference]) -> bool:
+    """Says what differs; whether each difference is a tie."""
+    wrong = [one for one in differences if one.cause is None]
+    equal = answers - len(differences)
+    ties = len(differences) - len(wrong)
+    console.print(f"tokens: {equal} of {answers} answers are the CPU's, {ties} differ by a tie")
+    for one in differences:
+        console.print(f"  {'' if one.cause else 'WRONG: '}{describe(one)}", markup=False)
+    return not wrong
+
+
+def _line(result: BareRound | ServingLoop | Failure) -> str:
+    if isinstance(result, Failure):
+        return f"{result.reason} {result.said}".strip()
+    verdict = "nothing but the engine's programs" if result.holds else "MORE than its programs"
+    said = f"{verdict}{_foreign(result.launched)}"
+    if isinstance(result, ServingLoop):
+        return f"{result.tokens_per_s:.0f} tokens/s on {result.device}; launched {said}"
+    return (
+        f"{result.us:.0f} us a round, {result.kernels:.1f} kernels; {result.launched.programs} "
+        f"programs in {result.rounds} rounds; launched {said}"
+    )
+
+
+def _foreign(launched: Launched | None) -> str:
+    return f": {', '.join(launched.foreign)}" if launched and launched.foreign else ""

@@ -1,0 +1,234 @@
+"""Load on any OpenAI server, or on servers of ours: speed over lengths and concurrency."""
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from convert.command_line.stopping import status_of
+from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.bench.common.flags import check_demo
+from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO
+from eagle3_tools.bench.load.server_process import serving
+from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.sweep.configurations import Configuration
+from eagle3_tools.bench.sweep.measure import find_subject, measure
+from eagle3_tools.bench.sweep.plan import SweepPlan
+from eagle3_tools.bench.sweep.progress import SweepProgress
+from eagle3_tools.bench.sweep.rows import rows_of
+from eagle3_tools.bench.sweep.tables import (
+    SPEED,
+    SPOKEN,
+    SYNTHETIC,
+    place,
+    speed_cells,
+    spoken_cells,
+)
+from serve.text_table import text_table
+
+READY_TIMEOUT_S = 3600.0
+LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
+"""ISL/OSL; the embedded pair has a context of 1024 tokens."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Servers, load and results."""
+    parser.set_defaults(check=check_demo)
+    _add_servers(parser.add_argument_group("servers"))
+    _add_load(parser.add_argument_group("load"))
+    _add_result(parser.add_argument_group("result"))
+
+
+def _add_servers(group: Any) -> None:
+    group.add_argument("model", metavar="MODEL", nargs="?", help="start servers of this target")
+    group.add_argument("--draft", metavar="DRAFT", help="its draft")
+    group.add_argument("--demo", action="store_true", help="the embedded pair: without MODEL, URL")
+    group.add_argument(
+        "--configurations",
+        nargs="+",
+        default=["plain", "k3"],
+        metavar="NAME",
+        help="plain, kN (N drafts a round), goldenN (synthetic acceptance at InferenceX's length)",
+    )
+    group.add_argument(
+        "--server-flags", nargs=argparse.REMAINDER, default=[], help="for the servers; comes last"
+    )
+    group.add_argument("--url", metavar="URL", help="a running OpenAI server instead")
+    group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
+    group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
+    group.add_argument("--tokenizer", metavar="MODEL", help="whose, where the model's is not found")
+    group.add_argument(
+        "--endpoint", choices=("completions", "chat"), default="completions", help="of the server"
+    )
+
+
+def _add_load(group: Any) -> None:
+    group.add_argument(
+        "--lengths",
+        nargs="+",
+        metavar="ISL/OSL",
+        help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
+    )
+    several = {"type": int, "nargs": "+", "metavar": "C", "default": [4, 8, 16, 32, 64]}
+    group.add_argument("--concurrency", **several, help="requests at a time")
+    group.add_argument(
+        "--sampling",
+        choices=SAMPLINGS,
+        default="inferencex",
+        help="whose random lengths and prompts",
+    )
+    group.add_argument(
+        "--range-ratio",
+        type=float,
+        metavar="R",
+        help="spread of lengths, as that client means it; default 0.8, 0, 0",
+    )
+    group.add_argument("--sharegpt", metavar="FILE", help="SGLang's `random`: prompts to repeat")
+    group.add_argument(
+        "--chat-template",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="drafts are trained on chats",
+    )
+    add = group.add_argument
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        metavar="SEED",
+        help="of the traffic, a run each",
+    )
+    add("--prompts-per-client", type=int, default=10, metavar="N", help="that are measured")
+    add("--warmups-per-client", type=int, default=2, metavar="N", help="that are sent before them")
+    group.add_argument(
+        "--request-rate",
+        type=float,
+        default=float("inf"),
+        metavar="R",
+        help="requests a second, Poisson; inf: all at once",
+    )
+
+
+def _add_result(group: Any) -> None:
+    group.add_argument("--output", default="sweep", metavar="DIR", help="a file for each run")
+    group.add_argument("--gpus", type=int, default=1, metavar="N", help="that share the model")
+    group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
+    group.add_argument(
+        "--percentiles",
+        type=float,
+        nargs="+",
+        default=[50, 90, 99, 99.9],
+        metavar="P",
+        help="of latencies, in percent",
+    )
+
+
+def run(flags: argparse.Namespace, console: Console) -> int:
+    """Returns 0, 1 when a request failed, 130 after Ctrl-C; results so far are in their files."""
+    plan = read_plan(flags)
+    into = Path(flags.output)
+    into.mkdir(parents=True, exist_ok=True)
+    runs = plan.runs * (1 if flags.url else len(flags.configurations))
+    with SweepProgress(Console(stderr=True), runs) as progress:
+        try:
+            results = _results(flags, plan, into, progress)
+        except KeyboardInterrupt as stopped:
+            return status_of(stopped)
+    print_result(console, results)
+    failed = sum(result["eagle3"]["failed"] for result in results)
+    if failed:
+        console.print(f"{failed} REQUESTS FAILED")
+    return 1 if failed else 0
+
+
+def print_result(console: Console, results: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each configuration, length and concurrency: medians over the seeds."""
+    rows = rows_of(results)
+    speed = _table("Tokens/s and GPU, and times: medians over seeds of each run's median", SPEED)
+    spoken = _table("What drafts gave, and what was said", SPOKEN)
+    for row in rows:
+        speed.add_row(*place(row), *speed_cells(row))
+        spoken.add_row(*place(row), *spoken_cells(row))
+    console.print(speed)
+    console.print(spoken)
+    if any(row.synthetic for row in rows):
+        console.print(SYNTHETIC)
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    names = ("configuration", "ISL/OSL", "C", *headings)
+    table = text_table(title, names, left=names[:1])
+    for column in table.columns:
+        column.no_wrap = True
+    return table
+
+
+def read_plan(flags: argparse.Namespace) -> SweepPlan:
+    """The plan that the flags describe; ValueError where they contradict each other."""
+    if flags.url and (flags.model or flags.draft or flags.demo):
+        raise ValueError("--url is a running server; leave MODEL, --draft and --demo out")
+    if not flags.url:
+        chosen = [Configuration.of(name) for name in flags.configurations]
+        if flags.model and not flags.draft and any(configuration.k for configuration in chosen):
+            raise ValueError("speculative configurations of MODEL need its draft: --draft DIR")
+    if flags.sharegpt and flags.sampling != "sglang":
+        raise ValueError("--sharegpt belongs to --sampling sglang")
+    if not flags.request_rate > 0:
+        raise ValueError(f"--request-rate must be positive; got {flags.request_rate}")
+    if min(flags.prompts_per_client, flags.gpus, *flags.concurrency) < 1:
+        raise ValueError("--prompts-per-client, --gpus and --concurrency must be at least 1")
+    ratio = USUAL_RATIO[flags.sampling] if flags.range_ratio is None else flags.range_ratio
+    lengths = flags.lengths or (LENGTHS if flags.model or flags.url else DEMO_LENGTHS)
+    own_device = "not said" if flags.url else conditions().cpu
+    plan = SweepPlan(
+        [
+            Workload(
+                *parse_lengths(text), flags.sampling, ratio, flags.chat_template, flags.sharegpt
+            )
+            for text in lengths
+        ],
+        flags.concurrency,
+        flags.seeds,
+        flags.prompts_per_client,
+        flags.warmups_per_client,
+        flags.request_rate,
+        flags.endpoint,
+        flags.percentiles,
+        flags.gpus,
+        flags.device or own_device,
+    )
+    assert plan.longest  # Refuses lengths and ratios that can't be, before a server starts.
+    return plan
+
+
+def parse_lengths(text: str) -> tuple[int, int]:
+    """Reads ISL/OSL; ValueError for anything else."""
+    isl, _, osl = text.partition("/")
+    if not (isl.isdigit() and osl.isdigit() and int(isl) and int(osl)):
+        raise ValueError(f"--lengths are ISL/OSL in tokens, such as 1024/1024; got {text!r}")
+    return int(isl), int(osl)
+
+
+def _results(
+    flags: argparse.Namespace, plan: SweepPlan, into: Path, progress: SweepProgress
+) -> list[dict[str, Any]]:
+    async def measured(name: str, url: str) -> list[dict[str, Any]]:
+        model, tokenizer = flags.served_model_name, flags.tokenizer
+        subject = await find_subject(name, url, flags.endpoint, model, tokenizer)
+        return await measure(subject, plan, into, progress)
+
+    if flags.url:
+        return asyncio.run(measured(flags.label, flags.url))
+    results = []
+    for name in flags.configurations:
+        progress.starting(name)
+        configuration = Configuration.of(name)
+        own = configuration.server_flags(plan, flags.model, flags.draft, flags.server_flags)
+        with serving(own, into / f"{name}.server.log", READY_TIMEOUT_S) as (_, url):
+            results += asyncio.run(measured(name, url))
+    return results

@@ -1,0 +1,1 @@
+"""Rounds compiled for GPUs from shapes alone: their launches and memory."""

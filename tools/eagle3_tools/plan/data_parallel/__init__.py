@@ -1,0 +1,1 @@
+"""Data parallel attention with expert parallelism, compared with tensor and context parallelism."""

@@ -1,0 +1,1 @@
+"""Model of the bytes and seconds that a pair costs on devices."""
