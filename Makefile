@@ -101,13 +101,12 @@ prove-checkpoints: .venv/installed-test
 		--ignore tests/equivalence/test_long_context.py
 	@$(PASSED) $@
 
-# Pages below the devices and between servers: writers, servers and both ends of transfers killed with
-# -9 at random points, five origins of a prompt, bytes a token with all layers, every draft; ten
-# minutes of random traffic with a directory below host memory.
+# Pages below the devices and between servers: writers and servers on both ends of transfers killed with
+# -9 at random points, five origins of a prompt with every draft; ten minutes of random traffic with a
+# directory below host memory.
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
-		$(addprefix tests/serve/kv_transfer/test_,killed_ends.py killed_servers.py bytes_moved.py five_origins.py \
-		prefill_apart.py)
+		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py)
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@
 
@@ -131,7 +130,8 @@ rehearse-gpu: .venv/installed-test
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
-		$(addprefix tests/serve/train/test_,documented_commands.py images.py several_processes.py killed_run.py)
+		tests/serve/plan/test_training_step.py \
+		$(addprefix tests/serve/train/test_,documented_commands.py features_command.py images.py several_processes.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@
 

@@ -8,10 +8,9 @@ from itertools import islice
 from random import Random
 
 import numpy as np
-import pytest
 from scipy import ndimage
 
-from serve.demo.pictures.picture import KINDS, MOST_SHAPES, Picture, pictures, png, render
+from serve.demo.pictures.picture import MOST_SHAPES, Picture, pictures, png, render
 from serve.demo.pictures.questions import TOPICS, ask
 
 HUES = {"red": 0.0, "yellow": 1 / 6, "green": 1 / 3, "blue": 2 / 3}
@@ -36,29 +35,26 @@ def seen(picture: Picture) -> Counter[tuple[str, str]]:
     return found
 
 
-def some(count: int) -> list[Picture]:
-    return list(islice(pictures("held_out", 5), count))
-
-
-def test_what_is_seen_is_what_is_meant() -> None:
-    totals = Counter[int]()
-    for picture in some(60):
-        meant = {(group.colour, group.kind): group.count for group in picture.groups}
-        assert seen(replace(picture, enlarged=4)) == meant
-        assert seen(picture).total() == picture.count()
-        totals[picture.count()] += 1
-    assert set(totals) == set(range(1, MOST_SHAPES + 1))
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_answers_follow_from_pixels(topic: str) -> None:
-    rng, answers = Random(0), set[str]()
-    for picture in some(30):
+def test_pixels_show_the_shapes_that_are_meant_and_answers_follow_from_them() -> None:
+    totals, rng, answers = set[int](), Random(0), set[str]()
+    for picture in islice(pictures("held_out", 5), 60):
         inventory = seen(replace(picture, enlarged=4))
-        question = ask(rng, topic, picture)
-        answers.add(question.answer)
-        assert follows(question.text, question.answer, inventory), (question, inventory)
-    assert len(answers) > 10
+        assert inventory == {(group.colour, group.kind): group.count for group in picture.groups}
+        assert seen(picture).total() == picture.count()
+        totals.add(picture.count())
+        for topic in TOPICS:
+            question = ask(rng, topic, picture)
+            answers.add(question.answer)
+            assert follows(question.text, question.answer, inventory), (question, inventory)
+    assert totals == set(range(1, MOST_SHAPES + 1)) and len(answers) > 30
+
+
+def test_a_seed_and_a_split_are_other_pictures() -> None:
+    first, again = (list(islice(pictures("held_out", 5), 20)) for _ in range(2))
+    assert first == again and png(first[0]) == png(again[0])
+    files = {png(picture) for picture in first}
+    for split, seed in (("train", 5), ("held_out", 6)):
+        assert not files & {png(picture) for picture in islice(pictures(split, seed), 200)}
 
 
 def follows(text: str, answer: str, inventory: Counter[tuple[str, str]]) -> bool:
@@ -80,22 +76,3 @@ def follows(text: str, answer: str, inventory: Counter[tuple[str, str]]) -> bool
 
 def matches(what: str, colour: str, kind: str) -> bool:
     return set(what.split()) <= {colour, kind, "shape"}
-
-
-def test_a_seed_and_a_split_are_other_pictures() -> None:
-    first, again = some(20), some(20)
-    assert first == again and png(first[0]) == png(again[0])
-    files = {png(picture) for picture in first}
-    for split, seed in (("train", 5), ("held_out", 6)):
-        assert not files & {png(picture) for picture in islice(pictures(split, seed), 200)}
-
-
-def test_shapes_keep_apart_and_inside() -> None:
-    for picture in some(30):
-        for i, shape in enumerate(picture.shapes):
-            inside = (shape.x, shape.y, picture.width - shape.x, picture.height - shape.y)
-            assert min(inside) > shape.radius
-            for other in picture.shapes[:i]:
-                apart = np.hypot(shape.x - other.x, shape.y - other.y)
-                assert apart > shape.radius + other.radius
-    assert {group.kind for picture in some(30) for group in picture.groups} == set(KINDS)

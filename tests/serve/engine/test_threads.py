@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from chat_tokenizers import kimi
 from fake_engine import CharTokenizer, FakeEngine
 
 import serve as serve_package
@@ -53,7 +54,8 @@ def test_a_chat_whose_work_raises_stop_iteration_is_answered(serve) -> None:
     assert answer.json()["error"]["code"] == "internal_error"
 
 
-def test_all_private_use_characters_are_a_chat_like_any(server) -> None:
+def test_all_private_use_characters_are_a_chat_like_any(serve) -> None:
+    server = serve(FakeEngine(), tokenizer=kimi())
     every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
     body = {"messages": [{"role": "user", "content": every}], "max_tokens": 1}
     answer = server.http.post("/v1/chat/completions", json=body, timeout=10)

@@ -1,4 +1,4 @@
-"""Processes that meet within seconds, as options and threads."""
+"""Keys of several processes, and processes that meet within seconds, as options and threads."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +20,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A key that only its owner can read."""
+    return written_key(tmp_path / "hosts_key")
+
+
+@pytest.fixture
 def said() -> list[str]:
     return []
 
 
 @pytest.fixture(params=[False, True], ids=["no key", "key"])
-def of(request: pytest.FixtureRequest, tmp_path: Path) -> Of:
+def of(request: pytest.FixtureRequest, key: Path) -> Of:
     """Options of one of three processes."""
     _, coordinator, calls = free_ports()
-    key = written_key(tmp_path / "key") if request.param else None
-    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, key)
+    known = key if request.param else None
+    return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, known)
 
 
 @pytest.fixture

@@ -40,8 +40,9 @@ def hellos(rng: random.Random) -> Iterator[bytes]:
             yield json.dumps(found).encode()
 
 
-def malformed(count: int, rng: random.Random) -> Iterator[list[bytes]]:
-    """So many, of frames at random and of words that a HELLO can't have."""
+def malformed(count: int) -> Iterator[list[bytes]]:
+    """Random frames, and HELLOs with words that no process says."""
+    rng = random.Random(count)
     words = hellos(rng)
     for number in range(count):
         if number % 2:
@@ -51,8 +52,8 @@ def malformed(count: int, rng: random.Random) -> Iterator[list[bytes]]:
 
 
 def send_malformed(dealer: zmq.Socket[bytes], address: str, count: int) -> None:
-    """From somebody who has what is asked of those who connect, all of it before it returns."""
+    """Send so many messages from a peer that may connect."""
     dealer.setsockopt(zmq.SNDTIMEO, 60_000)
     dealer.connect(f"tcp://{address}")
-    for frames in malformed(count, random.Random(count)):
+    for frames in malformed(count):
         dealer.send_multipart(frames)

@@ -25,6 +25,7 @@ from serve.pair.loading import LoadedPair
 
 DRAFT = ORACLES / "draft_mha_bf16"
 TESTS = Path(__file__).parents[2]
+SERVER = "import few_programs, sys; sys.exit(few_programs.main(sys.argv[1:]))"
 
 
 @dataclass
@@ -69,28 +70,26 @@ def free_ports() -> tuple[int, int, int]:
         return http, coordinator, calls
 
 
-def _nothing(_: Group) -> None:
-    pass
-
-
 @contextmanager
 def several_processes(
-    directory: Path, target: Path, sizes: Sizes, while_meeting: Callable[[Group], None] = _nothing
+    directory: Path,
+    target: Path,
+    sizes: Sizes,
+    while_meeting: Callable[[Group], object] = lambda group: None,
 ) -> Iterator[Group]:
-    """while_meeting: done when process 0 waits for the others, which aren't there."""
+    """while_meeting: called while process 0 waits for the others, which are not started."""
     http, coordinator, calls = free_ports()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
-    command = [sys.executable, str(Path(__file__).with_name("one_process.py")), str(target)]
+    command = [sys.executable, "-c", SERVER, str(target)]
     command += [*sizes.flags, "--num-processes", f"{sizes.count}"]
     command += ["--max-num-seqs", "2", "--max-model-len", "256", "--port", f"{http}"]
     command += ["--speculative-config", speculation, "--block-size", "4"]
     command += ["--num-gpu-blocks-override", f"{264 // (4 * sizes.context_parts) + 1}"]
     command += ["--coordinator-address", f"127.0.0.1:{coordinator}", "--plan-port", f"{calls}"]
     command += ["--hosts-key-file", str(directory / "key")]
-    (directory / "key").touch(0o600)
-    (directory / "key").write_text(os.urandom(32).hex())
-    hosts = HostOptions(("127.0.0.1", coordinator), calls, sizes.count, 0, directory / "key")
-    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}"}
+    key = written_key(directory / "key")
+    hosts = HostOptions(("127.0.0.1", coordinator), calls, sizes.count, 0, key)
+    environment = os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS / 'serve'}"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     environment |= {"JAX_NUM_CPU_DEVICES": f"{sizes.devices}"}

@@ -1,4 +1,7 @@
-"""Four processes of two devices, whose neighbours divide contexts, under random traffic."""
+"""Four processes of two devices, whose neighbours divide contexts, under random traffic.
+
+Run as a script this is one of the processes: process 0 drives the traffic and keeps its run.
+"""
 
 import os
 import pickle
@@ -9,20 +12,51 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from driving import sizes
+from engine_proof import EOS
+from setups import Setup, pair_on_devices
 from several_processes import TESTS, free_ports
-from traffic import Run, random_requests
-from wide_engine import CONFIG
+from toy_tokenizer import ToyTokenizer
+from traffic import Run, drive_waves, random_requests
 from wide_pair import wide_target
 from world import Models, World
 
-from eagle3_jax.engine import EngineStats
+from eagle3_jax.engine import Engine, EngineConfig, EngineStats
+from eagle3_jax.engine.programs.processes.call import Peers
+from serve.hosts.follow import follow
+from serve.hosts.lead import lead
+from serve.hosts.runtime import leave
+from serve.options.hosts import HostOptions
+from serve.pair.notices import say_on_stderr
 
+SETUP = Setup(8, False, "latent", "float32", True)
+CONFIG: EngineConfig = sizes(3, page_size=2, num_pages=20, decode_context_parallel_size=2)
+"""Two neighbours divide contexts; pages for little more than one full sequence of four slots."""
 PROCESSES, DEVICES = 4, 2
 REQUESTS = 200
 LONGEST_S = 3600
 """Two cores take turns at eight devices, whose collectives wait for each other."""
-SCRIPT = Path(__file__).with_name("wide_engine.py")
-FOLDERS = ("", "eagle3_jax", "eagle3_jax/sharded", "proofs", "serve", "serve/hosts")
+FOLDERS = ("", "eagle3_jax", "eagle3_jax/sharded", "proofs", "serve", "serve/hosts", "worlds")
+
+
+def build(peers: Peers | None = None) -> Engine:
+    """The engine that all processes have."""
+    pair = pair_on_devices(SETUP)
+    return Engine(*pair, CONFIG, tokenizer=ToyTokenizer(), eos_token_ids=EOS, peers=peers)
+
+
+def main(hosts: HostOptions, count: int, result: Path) -> int:
+    """One of the processes; process 0 ends in `leave`."""
+    if not hosts.leads:
+        return follow(hosts, {}, SETUP.devices, lambda _: build(), say_on_stderr)
+    leader = lead(hosts, {}, SETUP.devices, say_on_stderr)
+    engine = build(leader)
+    engine.warmup()
+    requests = random_requests(np.random.default_rng(1), count)
+    run = drive_waves(engine, requests, np.random.default_rng(count))
+    result.write_bytes(pickle.dumps((run, engine.stats())))
+    leader.stop()
+    leave(0)
 
 
 def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:
@@ -32,7 +66,7 @@ def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:
     environment = os.environ | {"PYTHONPATH": ":".join(paths)}
     environment |= {"JAX_NUM_CPU_DEVICES": f"{DEVICES}", "JAX_PLATFORMS": "cpu"}
     result = directory / "driven"
-    shared = [sys.executable, str(SCRIPT), f"{coordinator}", f"{calls}", f"{PROCESSES}"]
+    shared = [sys.executable, __file__, f"{coordinator}", f"{calls}", f"{PROCESSES}"]
     running = [
         subprocess.Popen([*shared, f"{process}", f"{count}", str(result)], env=environment)
         for process in range(PROCESSES)
@@ -63,3 +97,10 @@ def test_four_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
     assert stats.free_pages == stats.total_pages
     assert run.cancelled and stats.num_preemptions
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
+if __name__ == "__main__":
+    coordinator, plan_port, processes, process, count = map(int, sys.argv[1:6])
+    address = ("127.0.0.1", coordinator)
+    options = HostOptions(address, plan_port, processes, process)
+    sys.exit(main(options, count, Path(sys.argv[6])))

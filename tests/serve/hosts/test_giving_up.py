@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from unittest.mock import Mock, call
 
 import httpx
 import pytest
@@ -29,13 +29,13 @@ async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.Response]:
-    """A stream and a whole answer under way, and a request that the engine never saw."""
+async def give_up_while_hanging() -> tuple[list[httpx.Response], int]:
+    """A stream and a whole answer in flight, a request that the engine never saw, and the server's
+    exit status."""
     engine = FakeEngine()
     service = build_service(engine)
     app = create_app(service)
     server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=5.0)
-    server_of.append(server)
     async with client_of(app) as http:
         await service.engine.ready.wait()
         engine.go.clear()
@@ -52,32 +52,22 @@ async def give_up_while_hanging(server_of: list[GracefulServer]) -> list[httpx.R
         answers = await asyncio.wait_for(asyncio.gather(*asking), 2)
         answers.append(await http.get("/health"))
         engine.go.set()
-        return answers
+        return answers, server.exit_status
 
 
 def test_streams_whole_answers_and_requests_that_wait_all_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deadlines: list[tuple[float, Any, Any]] = []
-
-    class Timer:
-        """Notes when it would end the process."""
-
-        def __init__(self, *when: Any) -> None:
-            self.when = when
-
-        def start(self) -> None:
-            deadlines.append(self.when)
-
-    monkeypatch.setattr("serve.asgi.listening.graceful.threading.Timer", Timer)
-    servers: list[GracefulServer] = []
-    stream, whole, waiting, health = asyncio.run(give_up_while_hanging(servers))
+    """And the process ends by itself after eight seconds."""
+    timer = Mock()
+    monkeypatch.setattr("serve.asgi.listening.graceful.threading.Timer", timer)
+    (stream, whole, waiting, health), status = asyncio.run(give_up_while_hanging())
     assert stream.text.endswith("data: [DONE]\n\n") and "lost process 1" in stream.text
     for answer in (whole, waiting):
         assert answer.status_code == 503
         assert answer.json()["error"]["message"] == "the engine failed: lost process 1"
-    assert health.status_code == 503 and servers[0].exit_status == 1
-    assert deadlines == [(8.0, os._exit, (1,))]
+    assert health.status_code == 503 and status == 1
+    assert timer.mock_calls == [call(8.0, os._exit, (1,)), call().start()]
 
 
 async def interrupt_and_resume() -> tuple[list[httpx.Response], list[str]]:

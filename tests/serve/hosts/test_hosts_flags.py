@@ -10,14 +10,6 @@ from serve.options.serve_flags import parse_serve_flags
 ALL = ("--coordinator-address", "a:5", "--num-processes", "4", "--process-id", "3")
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("hosts") / "key"
-    path.touch(0o600)
-    path.write_text("07" * 32 + "\n")
-    return path
-
-
 def parsed(*flags: str, key: Path | None = None) -> HostOptions | None:
     given = () if key is None else ("--hosts-key-file", str(key))
     return parse_serve_flags(["--demo", *flags, *given])[0].hosts
@@ -32,6 +24,9 @@ def test_flags_say_who_leads_and_where(key: Path) -> None:
     assert parsed(*ALL[:2], "--num-processes", "1", "--process-id", "0") is None
 
 
+LOCAL = ("--coordinator-address", "127.0.0.1:5", *ALL[2:])
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -42,6 +37,7 @@ def test_flags_say_who_leads_and_where(key: Path) -> None:
         (("--distributed",), "finds neither LWS_LEADER_ADDRESS"),
         (ALL, "several hosts need --hosts-key-file FILE, the same key on each"),
         ((*ALL, "--hosts-key-file", "/no/such"), "can't read /no/such: No such file"),
+        (LOCAL, "need the extra hosts: pip install 'eagle3-jax[hosts]'"),
     ],
 )
 def test_half_a_group_is_refused(
@@ -52,6 +48,9 @@ def test_half_a_group_is_refused(
 ) -> None:
     for name in ("LWS_LEADER_ADDRESS", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
+    if flags is LOCAL:
+        monkeypatch.setattr("serve.options.hosts.find_spec", lambda name: None)
+        assert parsed() is None
     with pytest.raises(SystemExit):
         parsed(*flags)
     assert said in capsys.readouterr().err
@@ -73,14 +72,3 @@ def test_a_cluster_says_it_and_flags_override_that(
     assert parsed("--distributed", key=key) == HostOptions(("s-0.s.default", 8476), 8477, 2, 1, key)
     assert parsed("--distributed", *ALL[:2], key=key) == HostOptions(("a", 5), 6, 2, 1, key)
     assert from_environment(pods)["num_processes"] == 2
-
-
-def test_the_extra_that_is_missing_is_named_and_what_needs_none_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serve.options.hosts.find_spec", lambda name: None)
-    assert parsed() is None
-    local = ("--coordinator-address", "127.0.0.1:5", *ALL[2:])
-    with pytest.raises(SystemExit):
-        parsed(*local)
-    assert "need the extra hosts: pip install 'eagle3-jax[hosts]'" in capsys.readouterr().err

@@ -5,9 +5,10 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -25,36 +26,36 @@ NAMED_WITHIN_S = 15
 MALFORMED = 1000
 
 
+def wait_to_hear(group: Group, process: int, said: str, most_s: float) -> None:
+    """Until the process has said it."""
+    deadline = time.monotonic() + most_s
+    while said not in group.said(process):
+        assert time.monotonic() < deadline, group.said(process)
+        time.sleep(0.1)
+
+
 def annoy(group: Group) -> None:
-    """Sends what no process of ours sends, from somebody with the key."""
+    """Send malformed messages with the key of the group."""
     dealer = connect(replace(group.hosts, process_id=1))
     send_malformed(dealer, group.hosts.calls_at, MALFORMED)
     dealer.context.destroy(linger=10_000)
 
 
 def annoy_while_meeting(group: Group) -> None:
-    wait_to_hear(group, "waiting for the others")  # What is sent to nobody is dropped in time.
+    wait_to_hear(group, 0, "waiting for the others", 200)  # Earlier messages would be dropped.
     annoy(group)
-    wait_to_hear(group, "sent something and is no process of ours")
+    wait_to_hear(group, 0, "sent something and is no process of ours", 200)
 
 
-def wait_to_hear(group: Group, said: str) -> None:
-    """Until process 0 has said it; it takes long to start beside other tests."""
-    deadline = time.monotonic() + 200
-    while said not in group.said(0):
-        assert group.processes[0].poll() is None and time.monotonic() < deadline, group.said(0)
-        time.sleep(0.1)
-
-
-def came_back(group: Group) -> bool:
-    """Whether a prompt whose pages went to the host has the same answer when they are loaded."""
+def check_host_memory(group: Group) -> None:
+    """A prompt whose pages went to host memory has the same answer when they are loaded."""
     body = {"prompt": [*range(90)], "max_tokens": 24, "temperature": 0.0, "return_token_ids": True}
     before = ask(group, body)
     for other in range(4):
         ask(group, body | {"prompt": [other + 1] * 200})
     again = httpx.post(f"{group.url}/v1/completions", json=body, timeout=120).json()
-    details = again["usage"]["prompt_tokens_details"]["cached_tokens_details"]
-    return details["host"] > 0 and again["choices"][0]["token_ids"] == before
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens_details"]["host"] > 0
+    assert again["choices"][0]["token_ids"] == before
 
 
 def check_tokens(group: Group, pair: LoadedPair) -> None:
@@ -73,121 +74,90 @@ def check_tokens(group: Group, pair: LoadedPair) -> None:
     assert accepted and int(accepted[1]) > 0, "speculation was on"
 
 
-@dataclass
-class Ending:
-    """What clients had when a process was killed: when they had it, the status, the last lines."""
-
-    seconds: float
-    status: int
-    lines: list[str]
-
-
-def stream(group: Group) -> Ending:
-    began, lines, status = time.monotonic(), [], 0
+def stream(group: Group) -> tuple[int, list[str]]:
+    """The status and the lines of a long answer; the last is "broken off" where it was."""
+    lines, status = list[str](), 0
     try:
         with httpx.stream("POST", f"{group.url}/v1/completions", json=LONG, timeout=120) as answer:
             status = answer.status_code
             lines += [line for line in answer.iter_lines() if line]
     except httpx.RemoteProtocolError:
         lines.append("broken off")
-    return Ending(time.monotonic() - began, status, lines)
+    return status, lines
 
 
-def end_under_way(group: Group, victim: int, how: signal.Signals) -> tuple[list[Ending], str, int]:
-    """Kills or stops one while more requests than fit are under way; how they ended, and the
-    survivor."""
-    survivor = group.processes[1 - victim]
+def check_end_without(group: Group, victim: int, how: signal.Signals) -> None:
+    """While more requests than fit are in flight a process is killed or stopped. The survivor names
+    it and ends. Process 0 answers every request first; those of a lost process 0 are broken off."""
+    survivor, place = 1 - victim, r"127\.0\.0\.1" + (r":\d+" if victim == 0 else "")
     with ThreadPoolExecutor() as clients:
-        under_way = [clients.submit(stream, group) for _ in range(4)]
+        asked = [clients.submit(stream, group) for _ in range(4)]
         time.sleep(1)
         group.processes[victim].send_signal(how)
         began = time.monotonic()
-        while "error: lost process" not in group.said(1 - victim):
-            assert time.monotonic() < began + NAMED_WITHIN_S, "it was not missed"
-            time.sleep(0.1)
-        named = time.monotonic()
-        status = survivor.wait(began + ENDS_WITHIN_S - named)
-        ended = time.monotonic()
+        wait_to_hear(group, survivor, "error: lost process", NAMED_WITHIN_S)
+        named = time.monotonic() - began
+        status = group.processes[survivor].wait(ENDS_WITHIN_S - named)
         print(
-            f"{how.name} of process {victim}: named after {named - began:.1f} s, the other "
-            f"ended after {ended - began:.1f} s"
+            f"{how.name} of process {victim}: named after {named:.1f} s, the other ended after "
+            f"{time.monotonic() - began:.1f} s"
         )
-        group.processes[victim].kill()  # Who is stopped holds its clients up.
-        return [client.result(5) for client in under_way], group.said(1 - victim), status
+        group.processes[victim].kill()  # A stopped process holds its clients up.
+        endings = [client.result(5) for client in asked]
+    assert status == 1
+    lost = rf"lost process {victim} \({place}\): its connection broke"
+    assert re.search(lost, group.said(survivor))
+    for code, lines in endings:
+        if victim == 0:
+            assert lines[-1] == "broken off"
+        else:
+            assert code == 503 or lines[-1] == "data: [DONE]"
+            error = lines[-1] if code == 503 else lines[-2]
+            assert "lost process 1 (127.0.0.1)" in error
+
+
+Start = Callable[..., Group]
 
 
 @pytest.fixture
-def group(
-    request: pytest.FixtureRequest, target_directory: Path, tmp_path: Path
-) -> Iterator[Group]:
-    """Of contexts that all four devices divide, unless a test says otherwise."""
-    sizes = getattr(request, "param", Sizes())
-    with several_processes(tmp_path, target_directory, sizes) as running:
-        yield running
-
-
-@pytest.fixture
-def annoyed(target_directory: Path, tmp_path: Path) -> Iterator[Group]:
-    """Met while somebody sent nonsense."""
-    with several_processes(tmp_path, target_directory, Sizes(), annoy_while_meeting) as running:
-        yield running
+def start(target_directory: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts two processes; arguments are those of `several_processes`."""
+    with ExitStack() as stack:
+        yield lambda *given: stack.enter_context(
+            several_processes(tmp_path, target_directory, *given)
+        )
 
 
 def test_two_processes_serve_the_tokens_of_one_and_end_when_the_second_stops(
-    annoyed: Group, pair: LoadedPair
+    start: Start, pair: LoadedPair
 ) -> None:
     """The tokens under the tie rule; none of these requests has a tie. Malformed messages change
     nothing, neither while the two meet nor while they serve."""
-    group = annoyed
+    group = start(Sizes(), annoy_while_meeting)
     with ThreadPoolExecutor() as clients:
         annoying = clients.submit(annoy, group)
         check_tokens(group, pair)
         annoying.result()
-    assert came_back(group), "pages went to host memory and came back with other tokens"
-    check_end_without_process_1(group, signal.SIGSTOP)
-
-
-def check_end_without_process_1(group: Group, how: signal.Signals) -> None:
-    """Process 0 names it, answers everybody and ends."""
-    endings, said, status = end_under_way(group, 1, how)
-    assert status == 1
-    assert re.search(r"lost process 1 \(127\.0\.0\.1\): its connection broke", said)
-    for ending in endings:
-        assert ending.status == 503 or ending.lines[-1] == "data: [DONE]"
-        error = ending.lines[-1] if ending.status == 503 else ending.lines[-2]
-        assert "lost process 1 (127.0.0.1)" in error
+    check_host_memory(group)
+    check_end_without(group, 1, signal.SIGSTOP)
 
 
 @pytest.mark.long
-def test_process_0_ends_when_the_second_is_killed(group: Group) -> None:
-    check_end_without_process_1(group, signal.SIGKILL)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("group", [Sizes(context_parts=1)], indirect=True)
-def test_the_second_process_ends_when_the_first_is_killed(group: Group) -> None:
-    check_end_without_process_0(group, signal.SIGKILL)
-
-
-@pytest.mark.long
-def test_the_second_process_ends_when_the_first_stops(group: Group) -> None:
-    check_end_without_process_0(group, signal.SIGSTOP)
-
-
-def check_end_without_process_0(group: Group, how: signal.Signals) -> None:
-    """Process 1 names it and ends; clients are broken off."""
-    endings, said, status = end_under_way(group, 0, how)
-    assert status == 1
-    assert re.search(r"lost process 0 \(127\.0\.0\.1:\d+\): its connection broke", said)
-    assert all(ending.lines[-1] == "broken off" for ending in endings)
-    assert max(ending.seconds for ending in endings) < ENDS_WITHIN_S
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("group", [Sizes(devices=1, context_parts=1, replicas=2)], indirect=True)
-def test_two_replicas_serve_the_tokens_of_one_and_a_signal_ends_both_when_requests_are_done(
-    group: Group, pair: LoadedPair
+@pytest.mark.parametrize(
+    ("victim", "how", "context_parts"),
+    [(1, signal.SIGKILL, 4), (0, signal.SIGKILL, 1), (0, signal.SIGSTOP, 4)],
+)
+def test_a_process_ends_when_the_other_does(
+    start: Start, victim: int, how: signal.Signals, context_parts: int
 ) -> None:
+    check_end_without(start(Sizes(context_parts=context_parts)), victim, how)
+
+
+@pytest.mark.long
+def test_two_replicas_serve_the_tokens_of_one_and_a_signal_ends_both_when_requests_are_done(
+    start: Start, pair: LoadedPair
+) -> None:
+    group = start(Sizes(devices=1, context_parts=1, replicas=2))
     check_tokens(group, pair)
     url, body = f"{group.url}/v1/completions", LONG | {"max_tokens": 40}
     with httpx.stream("POST", url, json=body, timeout=120) as answer:

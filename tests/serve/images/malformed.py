@@ -1,6 +1,5 @@
 """Images and parts that no client should send: a seeded stream of bodies, for every protocol."""
 
-import io
 import random
 import struct
 import zlib
@@ -8,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from PIL import Image
 from seeing import data_url, picture
 
 KINDS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -30,24 +28,24 @@ def png(width: int, height: int, *extra: bytes, rows: int = 1) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def jpeg(width: int, height: int) -> bytes:
-    """A JPEG whose frame says it is so large."""
-    data = bytearray(picture(16, 16, kind="JPEG"))
-    frame = data.index(b"\xff\xc0")
-    data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
+def resized(kind: str, at: int, size: bytes) -> bytes:
+    """A file whose header says at this place that it is so large."""
+    data = bytearray(picture(16, 16, kind=kind))
+    data[at : at + len(size)] = size
     return bytes(data)
+
+
+def jpeg(width: int, height: int) -> bytes:
+    frame = picture(16, 16, kind="JPEG").index(b"\xff\xc0")
+    return resized("JPEG", frame + 5, struct.pack(">HH", height, width))
 
 
 def gif(width: int, height: int) -> bytes:
-    data = bytearray(picture(16, 16, kind="GIF"))
-    data[6:10] = struct.pack("<HH", width, height)
-    return bytes(data)
+    return resized("GIF", 6, struct.pack("<HH", width, height))
 
 
 def bmp(width: int, height: int) -> bytes:
-    data = bytearray(picture(16, 16, kind="BMP"))
-    data[18:26] = struct.pack("<ii", width, height)
-    return bytes(data)
+    return resized("BMP", 18, struct.pack("<ii", width, height))
 
 
 BOMB = zlib.compress(b"\0" * 2**26, 9)
@@ -81,12 +79,6 @@ FILES: tuple[Callable[[], bytes], ...] = (
 )
 
 
-def other(kind: str) -> bytes:
-    written = io.BytesIO()
-    Image.new("RGB", (32, 32), "red").save(written, kind)
-    return written.getvalue()
-
-
 def mutated(rng: random.Random) -> bytes:
     """A sound file with a few bytes of it changed, cut or repeated."""
     size = rng.choice((1, 5, 14, 28, 57))
@@ -112,7 +104,7 @@ def file(rng: random.Random) -> bytes:
         case 0 | 1 | 2:
             return rng.choice(FILES)()
         case 3:
-            return other(rng.choice(OTHERS))
+            return picture(32, 32, kind=rng.choice(OTHERS))
         case 4:
             return rng.randbytes(rng.randrange(300))
         case _:
@@ -145,20 +137,15 @@ def in_chat(rng: random.Random) -> Any:
             return {"type": "image_url", "image_url": url(rng)}
         case 2:
             return {"type": "text", "text": rng.choice(("<|media_pad|>", *NASTY))}
-        case 3:
-            return {
-                "type": "image_url",
-                "image_url": {"url": url(rng), "detail": rng.choice(NASTY)},
-            }
-        case _:
-            return {"type": "image_url", "image_url": {"url": url(rng)}}
+        case detail:
+            more = {"detail": rng.choice(NASTY)} if detail == 3 else {}
+            return {"type": "image_url", "image_url": {"url": url(rng), **more}}
 
 
 def in_message(rng: random.Random) -> Any:
     where = url(rng)
-    if rng.random() < 0.3:
-        source: Any = {"type": "url", "url": where}
-    else:
+    source: Any = {"type": "url", "url": where}
+    if rng.random() < 0.7:
         source = {"type": "base64", "media_type": "image/png", "data": f"{where}".partition(",")[2]}
     if rng.random() < 0.2:
         source = rng.choice((*NASTY, {"type": rng.choice(NASTY)}, {**source, "x": 1}))
@@ -166,32 +153,30 @@ def in_message(rng: random.Random) -> Any:
 
 
 def in_response(rng: random.Random) -> Any:
-    part: Any = {"type": "input_image", "image_url": url(rng)}
-    return part | (
-        {rng.choice(("detail", "file_id")): rng.choice(NASTY)} if rng.random() < 0.2 else {}
-    )
+    odd = {rng.choice(("detail", "file_id")): rng.choice(NASTY)} if rng.random() < 0.2 else {}
+    return {"type": "input_image", "image_url": url(rng), **odd}
 
 
 def bodies(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Paths and bodies without end."""
+    """Paths and bodies without end; some have more images than a prompt may have."""
     rng = random.Random(seed)
     while True:
         role = rng.choice(("user", "user", "user", "tool", "system", "assistant", "x"))
-        parts = rng.choice((1, 1, 1, 2, 3, 130))
-        match rng.randrange(3):
-            case 0:
-                content = [in_chat(rng) for _ in range(parts % 128)] * (1 + parts // 128)
-                message = {"role": role, "content": content, "tool_call_id": "a"}
-                yield "/v1/chat/completions", {"messages": [message], "max_tokens": 1}
-            case 1:
-                content = [in_message(rng) for _ in range(parts % 128)]
-                if role == "tool":
-                    content = [{"type": "tool_result", "tool_use_id": "a", "content": content}]
-                turn = {"role": rng.choice(("user", "user", role)), "content": content}
-                yield "/v1/messages", {"messages": [turn], "max_tokens": 1}
-            case _:
-                content = [in_response(rng) for _ in range(parts % 128)]
-                item: Any = {"role": role, "content": content}
-                if role == "tool":
-                    item = {"type": "function_call_output", "call_id": "a", "output": content}
-                yield "/v1/responses", {"input": [item], "max_output_tokens": 1}
+        kind, count = (
+            rng.choice((in_chat, in_message, in_response)),
+            rng.choice((1, 1, 1, 2, 3, 130)),
+        )
+        content: Any = [kind(rng) for _ in range(count % 128)] * (65 if count == 130 else 1)
+        if kind is in_chat:
+            message = {"role": role, "content": content, "tool_call_id": "a"}
+            yield "/v1/chat/completions", {"messages": [message], "max_tokens": 1}
+        elif kind is in_message:
+            if role == "tool":
+                content = [{"type": "tool_result", "tool_use_id": "a", "content": content}]
+            turn = {"role": rng.choice(("user", "user", role)), "content": content}
+            yield "/v1/messages", {"messages": [turn], "max_tokens": 1}
+        else:
+            item: Any = {"role": role, "content": content}
+            if role == "tool":
+                item = {"type": "function_call_output", "call_id": "a", "output": content}
+            yield "/v1/responses", {"input": [item], "max_output_tokens": 1}

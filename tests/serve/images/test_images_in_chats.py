@@ -1,5 +1,6 @@
 """What becomes of images in requests: the prompt, its places, its count, whatever the protocol."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,14 +74,6 @@ def test_the_same_image_is_one_item_and_another_is_not(server: Served) -> None:
     assert asked(server, chat(part(red))).images[0].item is first
 
 
-def test_low_detail_of_a_model_with_fewer_patches_is_the_same_image(server: Served) -> None:
-    # Of these limits, one that 512 pixels lie below.
-    assert vision_config().pixels.in_patch_limit < (512 // 14) ** 2
-    request = asked(server, chat(part(golden_file("down"), detail="high")))
-    low = asked(server, chat(part(golden_file("down"), detail="low")))
-    assert low.images[0].item.digest == request.images[0].item.digest
-
-
 def test_usage_and_counts_are_of_expanded_prompts(server: Served) -> None:
     body = chat(part(golden_file("down")), text("how many?"))
     usage = server.http.post(CHAT, json=body).json()["usage"]
@@ -88,13 +81,17 @@ def test_usage_and_counts_are_of_expanded_prompts(server: Served) -> None:
     assert usage["prompt_tokens"] == expected > ITEMS["down"]["tokens"]
     tokenized = server.http.post("/tokenize", json={"messages": body["messages"]}).json()
     assert tokenized["count"] == len(tokenized["tokens"]) == expected
-    source = {"type": "base64", "media_type": "image/png", "data": data_url(golden_file("down"))}
-    source["data"] = source["data"].partition(",")[2]
-    content = [{"type": "image", "source": source}, text("how many?")]
+    content = [image_block(golden_file("down")), text("how many?")]
     counted = server.http.post(
         "/v1/messages/count_tokens", json={"messages": [{"role": "user", "content": content}]}
     )
     assert counted.json()["input_tokens"] == expected
+
+
+def image_block(data: bytes) -> Any:
+    """An image of the Messages API."""
+    source = {"type": "base64", "media_type": "image/png", "data": b64encode(data).decode()}
+    return {"type": "image", "source": source}
 
 
 def through_chats(server: Served, files: list[bytes]) -> None:
@@ -111,16 +108,10 @@ def through_chats(server: Served, files: list[bytes]) -> None:
 
 def through_messages(server: Served, files: list[bytes]) -> None:
     client = anthropic.Anthropic(base_url=str(server.http.base_url), api_key="none", max_retries=0)
-
-    def block(data: bytes) -> Any:
-        body = data_url(data).partition(",")[2]
-        source = {"type": "base64", "media_type": "image/png", "data": body}
-        return {"type": "image", "source": source}
-
-    content = [text("Look:"), block(files[0]), text("and"), block(files[1])]
+    content = [text("Look:"), image_block(files[0]), text("and"), image_block(files[1])]
     use: Any = {"type": "tool_use", "id": "functions.see:0", "name": "see", "input": {}}
     result: Any = {"type": "tool_result", "tool_use_id": use["id"]}
-    result["content"] = [block(files[2]), text("seen")]
+    result["content"] = [image_block(files[2]), text("seen")]
     messages: list[Any] = [
         {"role": "user", "content": content},
         {"role": "assistant", "content": [use]},
@@ -181,12 +172,6 @@ def test_a_stored_response_keeps_its_images_and_lists_them(server: Served) -> No
     assert listed[2].model_dump()["output"][0]["image_url"] == data_url(files[2])
 
 
-def test_whether_images_are_taken_is_told(server: Served) -> None:
-    assert server.http.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
-    assert server.http.get("/server_info").json()["has_image_understanding"] is True
-    assert server.http.get("/model_info").json()["has_image_understanding"] is True
-
-
 IMAGE = part(picture())
 REFUSED = {
     "text and image_url": chat(
@@ -237,6 +222,12 @@ def test_a_server_without_vision_says_so(why: NoImages, naming: str) -> None:
         assert server.http.get("/v1/models").json()["data"][0]["input_modalities"] == ["text"]
 
 
+def test_a_server_with_vision_says_so(server: Served) -> None:
+    assert server.http.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
+    for path in ("/server_info", "/model_info"):
+        assert server.http.get(path).json()["has_image_understanding"] is True
+
+
 def test_limits_are_named() -> None:
     limited = reader(most=1, max_bytes=200, max_pixels=900)
     with seeing(limited) as server:
@@ -248,23 +239,17 @@ def test_limits_are_named() -> None:
             answer = server.http.post(CHAT, json=body)
             assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
         assert server.http.post(CHAT, json=chat(part(picture()))).status_code == 200
-
-
-def test_images_of_a_prompt_have_pixels_together() -> None:
     with seeing(reader(max_pixels=1000)) as server:
-        colours = [f"rgb({i},0,0)" for i in range(9)]
-        parts = [part(picture(31, 31, colour)) for colour in colours]
+        parts = [part(picture(31, 31, f"rgb({i},0,0)")) for i in range(9)]
         answer = server.http.post(CHAT, json=chat(*parts))
         assert answer.status_code == 400 and "pixels together" in answer.json()["error"]["message"]
         # Those that are in memory are not decoded again.
         assert server.http.post(CHAT, json=chat(*parts[:8])).status_code == 200
 
 
-def test_a_prompt_above_the_context_by_its_images_alone_is_refused(server: Served) -> None:
+def test_a_prompt_above_the_context_by_its_images_is_refused(server: Served) -> None:
     parts = [part(picture(112, 112, f"rgb({i},0,0)")) for i in range(120)]
-    answer = server.http.post(CHAT, json=chat(*parts * 1))
-    assert answer.status_code == 200
-    longer = chat(*parts, text("word " * 9000))
-    answer = server.http.post(CHAT, json=longer)
+    assert server.http.post(CHAT, json=chat(*parts)).status_code == 200
+    answer = server.http.post(CHAT, json=chat(*parts, text("word " * 9000)))
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -1,10 +1,11 @@
-"""Malformed images and parts: no server error, one line each, memory within bounds."""
+"""Malformed and hostile images: no server error, one line each, time and memory within bounds."""
 
 import asyncio
 import json
 import resource
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import islice
@@ -26,17 +27,22 @@ from serve.options.operations import Operations
 MIB = 2**20
 CLIENTS = 4
 SHORT, LONG = 100, 2000
-MOST_PIXELS = 2**22
+CHAT = "/v1/chat/completions"
 MOST_GROWTH = 400 * MIB
 """Of the peak of this process: some decoders at work, far below what the files say they are."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with seeing(reader(max_pixels=2**22)) as running:
+        yield running
 
 
 def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def ask(server: Served, given: tuple[str, dict[str, Any]]) -> tuple[int, str]:
-    path, body = given
+def ask(server: Served, body: dict[str, Any], path: str = CHAT) -> tuple[int, str]:
     data = json.dumps(body)
     answer = server.http.post(path, content=data, headers={"content-type": "application/json"})
     if answer.status_code == 200:
@@ -50,20 +56,21 @@ def turns_of(server: Served, queue: int) -> Any:
     return images._decoder._queues[queue].turns
 
 
-def test_nothing_malformed_is_a_server_error(request: pytest.FixtureRequest) -> None:
-    count = LONG if request.config.getoption("--long") else SHORT
-    with seeing(reader(max_pixels=MOST_PIXELS)) as server, ThreadPoolExecutor(CLIENTS) as pool:
-        before = peak_bytes()
+def test_nothing_malformed_is_a_server_error(
+    server: Served, request: pytest.FixtureRequest
+) -> None:
+    count, before = LONG if request.config.getoption("--long") else SHORT, peak_bytes()
+    with ThreadPoolExecutor(CLIENTS) as pool:
         given = list(islice(bodies(seed=3), count))
-        answers = list(pool.map(lambda one: ask(server, one), given))
-        statuses = Counter(status for status, _ in answers)
-        assert set(statuses) == {200, 400}, statuses
-        assert statuses[400] > count // 2 and statuses[200] > count // 20, statuses
-        for status, message in answers:
-            assert status == 200 or (5 < len(message) < 1100 and "\n" not in message), message
-        assert peak_bytes() - before < MOST_GROWTH
-        assert server.http.get("/health").status_code == 200
-        assert not server.engine.has_work
+        answers = list(pool.map(lambda one: ask(server, one[1], one[0]), given))
+    statuses = Counter(status for status, _ in answers)
+    assert set(statuses) == {200, 400}, statuses
+    assert statuses[400] > count // 2 and statuses[200] > count // 20, statuses
+    for status, message in answers:
+        assert status == 200 or (5 < len(message) < 1100 and "\n" not in message), message
+    assert peak_bytes() - before < MOST_GROWTH
+    assert server.http.get("/health").status_code == 200
+    assert not server.engine.has_work
 
 
 BOMBS = [png(60_000, 60_000), png(40_000, 2_000), jpeg(65_000, 65_000), jpeg(9000, 9000)]
@@ -71,12 +78,11 @@ BOMBS += [gif(65_535, 65_535), bmp(40_000, 40_000), webp_of_large_canvas()]
 
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: repr(bomb[:8]))
-def test_what_says_it_is_huge_is_not_decoded(bomb: bytes) -> None:
-    with seeing() as server:
-        before = peak_bytes()
-        status, message = ask(server, ("/v1/chat/completions", chat(part(bomb))))
-        assert status == 400 and "pixels" in message, message
-        assert peak_bytes() - before < 50 * MIB
+def test_a_file_that_says_it_is_huge_is_not_decoded(server: Served, bomb: bytes) -> None:
+    before = peak_bytes()
+    status, message = ask(server, chat(part(bomb)))
+    assert status == 400 and "pixels" in message, message
+    assert peak_bytes() - before < 50 * MIB
 
 
 def test_an_image_is_answered_before_the_hostile_ones_that_came_first(
@@ -87,16 +93,16 @@ def test_an_image_is_answered_before_the_hostile_ones_that_came_first(
     monkeypatch.setattr(decoder, "SECONDS", 0.2)
     monkeypatch.setattr(decoder, "SECONDS_A_MEGAPIXEL", 0.02)
     ended: list[str] = []
-    hostile = {name: ("/v1/chat/completions", chat(part(make()))) for name, make in SLOW.items()}
+    hostile = {name: chat(part(make())) for name, make in SLOW.items()}
     with seeing() as server, ThreadPoolExecutor(len(hostile)) as pool:
-        assert ask(server, ("/v1/chat/completions", chat(part(picture(16)))))[0] == 200
+        assert ask(server, chat(part(picture(16))))[0] == 200
         given = {name: pool.submit(ask, server, one) for name, one in hostile.items()}
         for answer in given.values():
             answer.add_done_callback(lambda _: ended.append("hostile"))
         while not turns_of(server, 1).num_held:
             assert len(ended) < 3, "too quick to be hostile"
         for size in (17, 18):
-            status, message = ask(server, ("/v1/chat/completions", chat(part(picture(size)))))
+            status, message = ask(server, chat(part(picture(size))))
             assert status == 200, message
         assert len(ended) < len(hostile)
         for name, answer in given.items():
@@ -110,12 +116,11 @@ def test_memory_is_limited_and_too_many_images_are_refused(monkeypatch: pytest.M
     """A canvas within the limit of pixels takes eight bytes of each."""
     monkeypatch.setattr(decoder, "BYTES_A_PIXEL", 0)
     with seeing() as server:
-        body = chat(part(webp_of_large_canvas(8000)))
-        status, message = ask(server, ("/v1/chat/completions", body))
+        status, message = ask(server, chat(part(webp_of_large_canvas(8000))))
         assert status == 400 and "cannot be decoded" in message
         turns = turns_of(server, 0)
         turns._free, turns._most = 0, 0
-        answer = server.http.post("/v1/chat/completions", json=chat(part(picture())))
+        answer = server.http.post(CHAT, json=chat(part(picture())))
         assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
         assert "images wait to be decoded" in answer.json()["error"]["message"]
 
@@ -134,12 +139,10 @@ def test_clients_take_turns_at_slow_images_and_a_refused_file_is_decoded_once(
     monkeypatch.setattr(decoder.ImageDecoder, "_ask", ask_in_vain)
     images = reader()
 
-    def image(number: int) -> ImageSource:
-        return ImageSource(data_url(b"image %d" % number))
-
     async def read(client: str, number: int) -> None:
+        image = ImageSource(data_url(b"image %d" % number))
         with pytest.raises(BadImage, match="decoding it takes more than"):
-            await images.read([image(number)], client)
+            await images.read([image], client)
 
     async def test() -> None:
         greedy = [asyncio.create_task(read("greedy", number)) for number in range(12)]
@@ -178,7 +181,7 @@ def test_images_are_read_for_the_client_that_sent_them() -> None:
 
     user = {"role": "user", "content": "hi"}
     bodies: dict[str, dict[str, Any]] = {
-        "/v1/chat/completions": {"messages": [user], "max_tokens": 9},
+        CHAT: {"messages": [user], "max_tokens": 9},
         "/tokenize": {"messages": [user]},
         "/v1/responses": {"input": [user], "max_output_tokens": 9},
         "/v1/messages": {"messages": [user], "max_tokens": 9},

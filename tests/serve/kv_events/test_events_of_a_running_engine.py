@@ -1,22 +1,25 @@
 """A process that hears an engine's events over the wire has the engine's index, tier by tier."""
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from driving import drive
 from kv_index import places_in
 from simulated_device import VOCAB, SimulatedRunner, simulated_pair
-from test_kv_publisher import ANY, follower
-from vllm_wire import follow
 
 from eagle3_jax.engine import Engine, EngineConfig, Request, RequestOutput
 from eagle3_jax.sampling.params import SamplingParams
 from serve.kv_events.config import KVEventsConfig
 from serve.kv_events.publisher import KVEventPublisher
 
-SIZE = 4096
+ANY, SIZE = "tcp://127.0.0.1:0", 4096
 """Bytes of a page, of which the simulated device's need fewer."""
+FOLLOWER = str(Path(__file__).parents[1] / "vllm_wire.py")
+"""Keeps an index of its own from a publisher's messages."""
 
 
 def asked(rng: random.Random) -> list[Request]:
@@ -33,7 +36,7 @@ def asked(rng: random.Random) -> list[Request]:
     ]
 
 
-def test_two_processes_have_the_index_of_an_engine_that_ran(
+def test_another_process_has_the_index_of_an_engine_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the devices, the host's memory and the disk, from vLLM's messages alone."""
@@ -61,10 +64,10 @@ def test_two_processes_have_the_index_of_an_engine_that_ran(
         monkeypatch.setattr(engine, "step", step_and_publish)
         drive(engine, asked(random.Random(3)), arrival_gap=2)
         last = publisher._next_number - 1
-        with follower(publisher, last) as other:
-            copy = follow(publisher.endpoint, f"{publisher.replay_endpoint}", last)
-            told, _ = other.communicate(timeout=60)
+        where = (publisher.endpoint, f"{publisher.replay_endpoint}", f"{last}")
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        told = subprocess.check_output([sys.executable, FOLLOWER, *where], env=path, timeout=60)
     places = sorted((medium, int.from_bytes(key[-8:])) for medium, key in places_in(engine))
     assert {medium for medium, _ in places} == {"GPU", "CPU", "STORAGE"}
-    assert sorted(copy.places) == places and told == f"{places}\n"
+    assert told == f"{places}\n".encode()
     engine.close()

@@ -16,12 +16,17 @@ def parse(*argv: str, **fields: object) -> KVEventsConfig | None:
     return parse_serve_flags(["--demo", *argv, *given])[0].operations.kv_events
 
 
-def test_events_are_published_only_where_that_is_asked_for() -> None:
+def test_events_are_published_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert parse() is None
     assert parse(publisher="zmq") is None
     assert parse(**ON, publisher="null") is None
     assert parse(**ON) == parse(**ON, publisher="zmq") == KVEventsConfig()
     assert KVEventsConfig().endpoint == "tcp://127.0.0.1:5557"
+    monkeypatch.setenv(HASHES_VARIABLE, "0")
+    assert parse(**ON) == KVEventsConfig(int_hashes=False), "whole keys"
+    assert not [*say_not_read({HASHES_VARIABLE: "0"})]
 
 
 def test_every_field_counts() -> None:
@@ -53,12 +58,6 @@ def test_every_field_counts() -> None:
 )
 def test_a_start_says_whether_others_can_read_prompts(fields: dict, exposed: bool) -> None:
     assert KVEventsConfig(**fields).exposed == exposed
-
-
-def test_vllms_variable_asks_for_whole_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HASHES_VARIABLE, "0")
-    assert parse(**ON) == KVEventsConfig(int_hashes=False)
-    assert not [*say_not_read({HASHES_VARIABLE: "0"})]
 
 
 @pytest.mark.parametrize(

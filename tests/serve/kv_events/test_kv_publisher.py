@@ -1,10 +1,9 @@
 """What subscribers get: everything in order, again from any number, and never at others' cost."""
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ from pathlib import Path
 import pytest
 from fake_server import wait_for
 from kv_index import IndexCopy
-from vllm_wire import Subscriber, apply
+from vllm_wire import Subscriber, apply, follow
 
 from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored
 from serve.kv_events import replays
 from serve.kv_events.config import KVEventsConfig
 from serve.kv_events.publisher import KVEventPublisher
 
-SERVE = Path(__file__).parents[1]
 ANY = "tcp://127.0.0.1:0"
 
 
@@ -35,6 +33,17 @@ def traffic(steps: int) -> list[list[KVEvent]]:
         batches[step].append(PagesRemoved(page(step - 1).keys, "GPU"))
     batches[steps // 2][:0] = [AllCleared(), page(1000)]
     return batches
+
+
+LARGE = PagesStored((bytes(32),), None, tuple(range(1000, 11_000)), (1,), 10_000, "", "GPU")
+"""Its batch has 30 kB."""
+LARGER = replace(LARGE, token_ids=tuple(range(1000, 61_000)), page_tokens=60_000)
+"""Its batch has 200 kB, too much to be copied for each client."""
+
+
+def resident() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def publish(publisher: KVEventPublisher, batches: list[list[KVEvent]]) -> None:
@@ -64,32 +73,29 @@ def hearing(
         yield subscriber
 
 
-def follower(publisher: KVEventPublisher, last: int) -> subprocess.Popen[str]:
-    """A process that keeps an index of its own, up to batch `last`."""
-    where = (publisher.endpoint, f"{publisher.replay_endpoint}", f"{last}")
-    command = [sys.executable, str(SERVE / "vllm_wire.py"), *where]
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=path)
-
-
-def test_two_processes_agree_with_the_events_whenever_they_come() -> None:
-    """From replays, one of them while more is published; a third subscriber hears it live."""
+def test_subscribers_agree_with_the_events_whenever_they_come() -> None:
+    """From replays, one of them while more is published; another hears it live."""
     batches, expected = traffic(40), IndexCopy()
     for events in batches:
         expected.replay(events)
     places = sorted((medium, int.from_bytes(bytes(key))) for medium, key in expected.places)
-    with KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher, hearing(publisher) as live:
+    with (
+        KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher,
+        hearing(publisher) as live,
+        ThreadPoolExecutor() as threads,
+    ):
         last = publisher._next_number + len(batches) - 1
+        where = (publisher.endpoint, f"{publisher.replay_endpoint}", last)
         publish(publisher, batches[:20])
-        processes = [follower(publisher, last)]
+        followers = [threads.submit(follow, *where)]
         publish(publisher, batches[20:])
-        processes.append(follower(publisher, last))
+        followers.append(threads.submit(follow, *where))
         copy, number = IndexCopy(), -1
         while number < last:
             number, batch = live.next()
             apply(copy, batch)
-        answers = [process.communicate(timeout=60)[0] for process in processes]
-    assert answers == [f"{places}\n"] * 2 and sorted(copy.places) == places
+        copies = [copy, *(thread.result(60) for thread in followers)]
+    assert [sorted(one.places) for one in copies] == [places] * 3
 
 
 def test_a_replay_begins_at_the_number_asked_for_and_has_only_what_is_kept() -> None:
@@ -103,9 +109,7 @@ def test_a_replay_begins_at_the_number_asked_for_and_has_only_what_is_kept() -> 
             assert [number for number, _ in subscriber.replay(10)] == []
             subscriber.replays.send_multipart((b"", b"8"))
             subscriber.replays.send(b"8")
-            assert [number for number, _ in subscriber.replay(9)] == [9], (
-                "it goes on after nonsense"
-            )
+            assert [number for number, _ in subscriber.replay(9)] == [9], "it goes on"
 
 
 def test_a_subscriber_that_never_reads_holds_nobody_up() -> None:
@@ -128,32 +132,18 @@ def test_a_subscriber_that_never_reads_holds_nobody_up() -> None:
     assert publisher.dropped == 0
 
 
-LARGE = PagesStored((bytes(32),), None, tuple(range(1000, 11_000)), (1,), 10_000, "", "GPU")
-"""Its batch has 30 kB."""
-
-
-def resident() -> int:
-    """Bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-LARGER = replace(LARGE, token_ids=tuple(range(1000, 61_000)), page_tokens=60_000)
-"""Its batch has 200 kB, too much to be copied for each client."""
-
-
-@pytest.mark.parametrize(("large", "count", "clients"), [(LARGE, 1000, 4), (LARGER, 300, 60)])
 def test_replays_that_nobody_reads_cost_a_few_batches_and_end(
-    monkeypatch: pytest.MonkeyPatch, large: PagesStored, count: int, clients: int
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another client gets all of its replay meanwhile; whoever is given up can ask again."""
     monkeypatch.setattr(replays, "STALLED_S", 0.5)
-    asks = 80 // clients
+    count, clients = 300, 60
     with KVEventPublisher(KVEventsConfig(ANY, ANY)) as publisher, ExitStack() as stack:
-        publish(publisher, [[large]] * count)
+        publish(publisher, [[LARGER]] * count)
         wait_for(lambda: publisher.published == count)
         before, where = resident(), (publisher.endpoint, publisher.replay_endpoint)
         idle = [stack.enter_context(Subscriber(*where, most=1)) for _ in range(clients)]
-        for subscriber in idle * asks:
+        for subscriber in idle:
             subscriber.replays.send_multipart((b"", bytes(8)))
         other = stack.enter_context(Subscriber(*where))
         assert [number for number, _ in other.replay(0)] == [*range(count)]

@@ -61,16 +61,12 @@ def test_hashes_are_the_last_64_bits_of_keys_unless_asked_for_whole() -> None:
     assert batch.events[0].parent_block_hash == batch.events[1].block_hashes[0] == NUMBER
 
 
-def test_the_lookahead_is_left_out_for_readers_that_do_not_know_it() -> None:
-    payload = EventEncoder(lookahead=False).encode(0.0, [stored(None)])
-    assert b"lookahead_token_ids" not in payload
-    assert b"lookahead_token_ids" in EventEncoder().encode(0.0, [stored(None)])
-
-
-def test_a_page_whose_tokens_nobody_knows_is_told_by_its_hash() -> None:
+def test_a_page_of_unknown_tokens_is_told_by_its_hash_and_the_lookahead_may_be_left_out() -> None:
     """As vLLM's tiers do: no tokens, a block of none."""
     payload = EventEncoder().encode(0.0, [PagesStored((FIRST,), None, (), (), 0, "", "STORAGE")])
     (event,) = decoder.decode(payload).events
     assert isinstance(event, BlockStored) and event.medium == "STORAGE"
     assert (event.block_hashes, event.token_ids, event.block_size) == ([NUMBER], [], 0)
     assert event.lookahead_token_ids is None
+    payload = EventEncoder(lookahead=False).encode(0.0, [stored(None)])
+    assert b"lookahead_token_ids" not in payload

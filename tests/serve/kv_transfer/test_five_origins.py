@@ -70,7 +70,7 @@ class Setup:
         own = request("d")
         if self.exact:
             own = replace(own, sampling=SamplingParams(logprobs=2, max_tokens=20, seed=3))
-        answer = went_on(ends, params, own=own) if params else drive(engine, [own])["d"]
+        answer = went_on(ends, params, own) if params else drive(engine, [own])["d"]
         keys = prompt_page_keys(engine.config, own)
         scheduler, state = engine._replicas.first, engine._runner.executor.state
         pages = [scheduler.pages._page_of[key] for key in keys]

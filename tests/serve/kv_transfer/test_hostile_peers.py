@@ -3,53 +3,31 @@ is stored under a key that it was not made for, and no stranger reads or release
 
 import logging
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from test_killed_ends import KEYS, PAGES, SIZE, SLOTS, Store, eventually, pulled
+from page_ends import (
+    KEYS,
+    PAGES,
+    SIZE,
+    Store,
+    begun,
+    ended,
+    eventually,
+    listening,
+    producing,
+    pulled,
+)
 
-from eagle3_jax.engine.kv.tiers.exports import Export
-from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
-from serve.kv_transfer.producer import PageServer
+from serve.kv_transfer.consumer import Puller
 from serve.kv_transfer.wire import LENGTH_BYTES, MAC_BYTES, Connection, RefusedError
 
 KEY, HEAD = b"k" * 32, LENGTH_BYTES + MAC_BYTES
 HELLO = b"eagle3-kv 2 " + b"0" * 32 + b"\n"
 OTHER_KEYS = [number.to_bytes(32, "big") for number in range(100, 100 + PAGES)]
 Frames = list[bytes]
-
-
-@contextmanager
-def producing(**options: Any) -> Iterator[PageServer]:
-    """A page server that keeps the prompt of KEYS as "a"."""
-    server = PageServer(("127.0.0.1", 0), Store(), "f", 60.0, lambda name: None, **options)
-    server.announce("a")
-    server.offer(Export("a", SLOTS))
-    yield server
-    server.close()
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
-    """The port of a peer that serves connections, one after the other, until it raises OSError."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def loop() -> None:
-            while True:
-                try:
-                    peer, _ = listener.accept()
-                except OSError:
-                    return
-                with peer, suppress(OSError):
-                    serve(peer)
-
-        threading.Thread(target=loop, daemon=True).start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 def stating(keys: list[bytes]) -> Callable[[socket.socket], object]:
@@ -80,12 +58,9 @@ def test_a_name_gives_nothing_to_who_does_not_know_its_prompt() -> None:
     """Neither pages nor, with none asked for, their release."""
     with producing(shared_key=KEY) as server:
         puller = Puller(Store(), "f", shared_key=KEY)
-        prompt = RemotePrompt("127.0.0.1", server.address[1], "a", PAGES, OTHER_KEYS[-1])
-        source = RemotePages(prompt, puller)
-        assert source.match(OTHER_KEYS) == PAGES
-        source.load(SLOTS)
-        eventually(lambda: puller.counts.failed == PAGES)
-        RemotePages(prompt, puller).finish()
+        source = begun(puller, server.address[1], keys=OTHER_KEYS)
+        assert not any(ended(source).values()) and puller.counts.failed == PAGES
+        puller.source(source.prompt).finish()
         assert all(pulled(Store(), server.address[1], shared_key=KEY).values())
         eventually(lambda: server.acknowledged == 1)
 
@@ -155,9 +130,9 @@ def test_what_is_changed_on_its_way_is_not_stored(name: str) -> None:
     store = Store()
     with producing(shared_key=KEY) as server:
         with listening(between(server.address[1], CHANGES[name])) as port:
-            ended = pulled(store, port, shared_key=KEY)
-    assert ended == {slot: slot < 2 for slot in range(PAGES)}
-    assert all((page == slot).all() for slot, page in store.filled.items())
+            found = pulled(store, port, shared_key=KEY)
+    assert found == {slot: slot < 2 for slot in range(PAGES)}
+    assert store.filled.keys() == {0, 1} and store.has_right_pages()
 
 
 def test_a_recorded_connection_is_worth_nothing() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 import pytest
-from driving import Answer, drive, sizes
-from test_prefill_apart import ROOM, Ends, assert_nothing_lost
+from driving import sizes
+from test_prefill_apart import ROOM, Ends, assert_as_alone, assert_nothing_lost, produced, went_on
 from tiny import TARGET, latent_draft, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn, image, with_images
 
@@ -17,7 +17,6 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.vision.item import ImageItem
 from serve.kv_transfer.config import KVRole, KVTransferConfig
 from serve.kv_transfer.transfers import Transfers
-from serve.openai.kv_transfer import KVTransferParams
 
 STEM, TAIL = [5, 9, 2, 7, 11, 3, 8, 1, 6, 4], [1, 2, 30, 4, 5]
 SEEN, OTHER = image(1, 8, 6), image(2, 8, 6)
@@ -39,41 +38,21 @@ def made(role: KVRole, devices: int) -> Ends:
     return engine, Transfers(engine, KVTransferConfig(role, port=0))
 
 
-def asked(shown: ImageItem, tokens: int = 16, salt: str = "") -> Request:
+def asked(shown: ImageItem, tokens: int = 16) -> Request:
     sampling = SamplingParams(temperature=0.7, seed=3, max_tokens=tokens)
-    return with_images("r", [STEM, shown, TAIL], sampling, cache_salt=salt)
-
-
-def produced(ends: Ends, shown: ImageItem) -> dict[str, Any]:
-    """What the answer to a prompt says of its pages, which are ready."""
-    engine, transfers = ends
-    request = transfers.exported(asked(shown, 1))
-    drive(engine, [request])
-    transfers.between_steps()
-    params = transfers.answered(request)
-    assert params is not None
-    return params
-
-
-def went_on(ends: Ends, shown: ImageItem, params: dict[str, Any]) -> Answer:
-    engine, transfers = ends
-    prompt = KVTransferParams.model_validate(params).prompt
-    assert prompt is not None
-    return drive(engine, [transfers.fetched(asked(shown), prompt)])["r"]
+    return with_images("r", [STEM, shown, TAIL], sampling)
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_pages_of_an_image_go_to_who_shows_the_same_and_to_nobody_else(devices: int) -> None:
+def test_pages_of_an_image_are_found_for_the_same_image_alone(devices: int) -> None:
     producer, taker = made("producer", devices), made("consumer", devices)
-    engine = taker[0]
     # The other image first: what it runs by itself must not be there already.
-    missed = went_on(taker, OTHER, produced(producer, SEEN))
+    missed = went_on(taker, produced(producer, asked(SEEN, 1)), asked(OTHER))
     assert missed.outputs[-1].cached_tokens == 0
-    engine.reset_prefix_cache()
-    found = went_on(taker, SEEN, produced(producer, SEEN))
+    taker[0].reset_prefix_cache()
+    found = went_on(taker, produced(producer, asked(SEEN, 1)), asked(SEEN))
     assert found.outputs[-1].cached_tokens == 24
-    for answer, shown in ((missed, OTHER), (found, SEEN)):
-        alone = drive(engine, [asked(shown, salt="alone")])["r"]
-        assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
+    assert_as_alone(taker, missed, asked(OTHER), salt="other")
+    assert_as_alone(taker, found, asked(SEEN))
     assert taker[1].puller and taker[1].puller.counts.failed == 0
-    assert_nothing_lost(engine)
+    assert_nothing_lost(taker)

@@ -2,16 +2,16 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from driving import Answer, drive, sizes
+from page_ends import eventually
 from setups import Setup, pair_on_devices
 from simulated_device import SimulatedRunner, simulated_pair
-from tiny import VOCAB, latent_draft, tiny_draft, tiny_target
+from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -27,16 +27,10 @@ PAGES = 9
 Ends = tuple[Engine, Transfers]
 
 
-def made(draft: Callable[..., Any], role: KVRole, exact: bool) -> Ends:
-    """An engine with its end of transfers."""
-    target = tiny_target()
-    engine = Engine(target, draft(target), sizes(3, kv_offloading_bytes=ROOM, exact=exact))
-    return engine, Transfers(engine, KVTransferConfig(role, port=0))
-
-
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ends]:
-    """The same of engines on simulated devices, which check every row that they read."""
+    """Makes engines on simulated devices, which check every row that they read, with their end of
+    transfers."""
     monkeypatch.setattr("simulated_device.VOCAB", VOCAB)
     monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
     pair = simulated_pair(monkeypatch)
@@ -48,25 +42,14 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ends]:
     return make
 
 
-def on_two_devices(role: KVRole) -> Ends:
-    """The same of engines in float8 whose two devices divide contexts, in exact mode."""
-    fields: dict[str, Any] = {"exact": True, "kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
-    fields |= {"decode_context_parallel_size": 2, "page_size": 2}
-    pair = pair_on_devices(Setup(2, False, "latent", "float32", True))
-    engine = Engine(*pair, sizes(3, kv_offloading_bytes=ROOM, **fields))
-    return engine, Transfers(engine, KVTransferConfig(role, port=0))
+def request(name: str, tokens: int = 20) -> Request:
+    return Request(name, PROMPT, SamplingParams(temperature=0.7, seed=3, max_tokens=tokens))
 
 
-def request(name: str, tokens: int = 20, salt: str = "") -> Request:
-    return Request(
-        name, PROMPT, SamplingParams(temperature=0.7, seed=3, max_tokens=tokens), cache_salt=salt
-    )
-
-
-def produced(ends: Ends) -> dict[str, Any]:
+def produced(ends: Ends, own: Request | None = None) -> dict[str, Any]:
     """What the answer to a prompt says of its pages, which are ready."""
     engine, transfers = ends
-    asked = transfers.exported(request("p", 1))
+    asked = transfers.exported(own or request("p", 1))
     drive(engine, [asked])
     transfers.between_steps()
     params = transfers.answered(asked)
@@ -74,25 +57,29 @@ def produced(ends: Ends) -> dict[str, Any]:
     return params
 
 
-def went_on(
-    ends: Ends, params: dict[str, Any], tokens: int = 20, own: Request | None = None
-) -> Answer:
-    engine, transfers = ends
+def fetching(ends: Ends, params: dict[str, Any], own: Request | None = None) -> Request:
     prompt = KVTransferParams.model_validate(params).prompt
     assert prompt is not None
-    asked = transfers.fetched(own or request("d", tokens), prompt)
-    return drive(engine, [asked])["d"]
+    return ends[1].fetched(own or request("d"), prompt)
+
+
+def went_on(ends: Ends, params: dict[str, Any], own: Request | None = None) -> Answer:
+    asked = fetching(ends, params, own)
+    return drive(ends[0], [asked])[asked.request_id]
+
+
+def assert_as_alone(
+    ends: Ends, answer: Answer, own: Request | None = None, salt: str = "alone"
+) -> None:
+    """The tokens and accepted drafts are those of the prompt that the engine runs itself."""
+    own = replace(own or request("d"), cache_salt=salt)
+    alone = drive(ends[0], [own])[own.request_id]
+    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
+    assert cached(alone) == 0
 
 
 def cached(answer: Answer) -> int:
     return answer.outputs[-1].cached_tokens
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def kept(ends: Ends) -> tuple[int, int]:
@@ -102,70 +89,55 @@ def kept(ends: Ends) -> tuple[int, int]:
     return transfers.server.num_kept, engine._replicas.first.exports.num_held
 
 
-def assert_nothing_lost(engine: Engine) -> None:
-    scheduler, stats = engine._replicas.first, engine.stats()
-    assert stats.free_pages == stats.total_pages and not scheduler.is_copying
-    assert scheduler.tier and not any(scheduler.tier._holds.values())
-
-
-@pytest.mark.parametrize(
-    ("draft", "exact"),
-    [
-        (tiny_draft, False),
-        pytest.param(latent_draft, False, marks=pytest.mark.long),
-        pytest.param(tiny_draft, True, marks=pytest.mark.long),
-    ],
-)
-def test_a_pulled_prompt_gives_the_tokens_and_accepted_drafts_of_one_run_here(
-    draft: Callable[..., Any], exact: bool
-) -> None:
-    producer, taker = made(draft, "producer", exact), made(draft, "consumer", exact)
-    params = produced(producer)
-    assert kept(producer) == (1, len(params["remote_block_ids"]))
-    answer = went_on(taker, params)
-    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
-    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
-    assert sum(alone.accepted) > 0 or draft is latent_draft
-    assert (cached(answer), cached(alone)) == ((32 if exact else 36), 0)
-    eventually(lambda: kept(producer) == (0, 0))
-    for engine, _ in (producer, taker):
-        assert_nothing_lost(engine)
+def assert_nothing_lost(*ends: Ends) -> None:
+    for engine, _ in ends:
+        scheduler, stats = engine._replicas.first, engine.stats()
+        assert stats.free_pages == stats.total_pages and not scheduler.is_copying
+        assert scheduler.tier and not any(scheduler.tier._holds.values())
 
 
 def test_devices_that_divide_contexts_pull_their_parts_in_float8_too() -> None:
+    """In exact mode."""
+    fields: dict[str, Any] = {"exact": True, "kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
+    fields |= {"decode_context_parallel_size": 2, "page_size": 2}
+
+    def on_two_devices(role: KVRole) -> Ends:
+        pair = pair_on_devices(Setup(2, False, "latent", "float32", True))
+        engine = Engine(*pair, sizes(3, kv_offloading_bytes=ROOM, **fields))
+        return engine, Transfers(engine, KVTransferConfig(role, port=0))
+
     producer, taker = on_two_devices("producer"), on_two_devices("consumer")
     answer = went_on(taker, produced(producer))
-    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
-    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
-    assert (cached(answer), cached(alone)) == (32, 0)
-    for engine, _ in (producer, taker):
-        assert_nothing_lost(engine)
+    assert cached(answer) == 32
+    assert_as_alone(taker, answer)
+    assert_nothing_lost(producer, taker)
 
 
 def test_pages_that_nobody_fetches_go_when_their_time_has_passed(
     simulated: Callable[..., Ends],
 ) -> None:
-    producer = simulated("producer", expiry_s=0.2)
+    producer, taker = simulated("producer", expiry_s=0.2), simulated("consumer")
     params = produced(producer)
     assert kept(producer) == (1, PAGES)
     eventually(lambda: kept(producer) == (0, 0))
-    assert_nothing_lost(producer[0])
-    taker = simulated("consumer")
+    assert_nothing_lost(producer)
     assert cached(went_on(taker, params)) == 0
 
 
-def test_a_prompt_known_to_the_consumer_is_released_unfetched(
+def test_pages_are_released_once_they_came_or_are_known_to_the_consumer(
     simulated: Callable[..., Ends],
 ) -> None:
     producer, taker = simulated("producer"), simulated("consumer")
-    went_on(taker, produced(producer))
-    params = produced(producer)
-    prompt = KVTransferParams.model_validate(params).prompt
-    assert prompt is not None
-    again = taker[1].fetched(request("again"), prompt)
+    answer = went_on(taker, produced(producer))
+    assert cached(answer) == 4 * PAGES and sum(answer.accepted) > 0
+    assert taker[1].puller and taker[1].puller.counts.bytes == PAGES * SIZE
+    assert_as_alone(taker, answer)
+    eventually(lambda: kept(producer) == (0, 0))
+    again = fetching(taker, produced(producer), request("again"))
     drive(taker[0], [again])
     taker[1].ended(again)
     eventually(lambda: kept(producer) == (0, 0))
+    assert_nothing_lost(producer, taker)
 
 
 @pytest.mark.parametrize("fault", ["checksum", "cut", "gone", "other_pair", "other_prompt"])
@@ -187,11 +159,10 @@ def test_whatever_goes_wrong_costs_a_prefill(
     else:
         monkeypatch.setattr(Connection, "_send", SENDERS[fault])
     answer = went_on(taker, params)
-    alone = drive(taker[0], [request("alone", salt="another")])["alone"]
-    assert (answer.token_ids, answer.accepted) == (alone.token_ids, alone.accepted)
     assert cached(answer) == 0
+    assert_as_alone(taker, answer)
     assert puller.counts.failed == (0 if fault == "other_prompt" else PAGES)
-    assert_nothing_lost(taker[0])
+    assert_nothing_lost(taker)
 
 
 def _wrong_bit(peer: Connection, data: Any) -> None:
@@ -215,15 +186,13 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
     simulated: Callable[..., Ends],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The engine goes on with others meanwhile, and hears the source to its end."""
+    """The engine serves other requests meanwhile, and the transfer runs to its end."""
     producer, taker = simulated("producer"), simulated("consumer")
     params, let_go, send = produced(producer), threading.Event(), Connection.send_page
     patched = lambda *given: (let_go.wait(10), send(*given))  # noqa: E731
     monkeypatch.setattr(Connection, "send_page", patched)
-    engine, transfers = taker
-    prompt = KVTransferParams.model_validate(params).prompt
-    assert prompt is not None
-    engine.add(transfers.fetched(request("d"), prompt))
+    engine, _ = taker
+    engine.add(fetching(taker, params))
     engine.add(replace(request("other"), prompt_ids=[5, 6, 7]))
     done: list[str] = []
     while "other" not in done:
@@ -233,4 +202,4 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
     let_go.set()
     while engine.has_work:
         engine.step()
-    assert_nothing_lost(engine)
+    assert_nothing_lost(taker)

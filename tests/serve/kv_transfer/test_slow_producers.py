@@ -6,8 +6,18 @@ import threading
 import time
 
 import pytest
-from test_hostile_peers import listening, producing
-from test_killed_ends import KEYS, PAGES, SIZE, SLOTS, Store, eventually, pulled
+from page_ends import (
+    KEYS,
+    SIZE,
+    SLOTS,
+    Store,
+    begun,
+    ended,
+    eventually,
+    listening,
+    producing,
+    pulled,
+)
 
 from serve.kv_transfer import consumer, sparse_log
 from serve.kv_transfer.config import PULL_S
@@ -18,7 +28,6 @@ from serve.kv_transfer.consumer import (
     Breaker,
     Puller,
     RemotePages,
-    RemotePrompt,
 )
 from serve.kv_transfer.wire import HELLO_S, LENGTH_BYTES, Connection
 
@@ -34,20 +43,10 @@ class FakeClock:
         return self.now
 
 
-def begun(puller: Puller, port: int, name: str = "a") -> RemotePages:
-    """A pull of the whole prompt."""
-    source = puller.source(RemotePrompt("127.0.0.1", port, name, PAGES, KEYS[-1]))
-    assert source.match(KEYS) == PAGES
-    source.load(SLOTS)
-    return source
-
-
 def came(source: RemotePages) -> bool:
-    """Whether all pages came or none, once each has ended."""
-    ended: list[tuple[int, bool]] = []
-    eventually(lambda: ended.extend(source.done()) or len(ended) == PAGES)
-    assert len({ok for _, ok in ended}) == 1
-    return ended[0][1]
+    """Whether all pages came or none."""
+    (found,) = set(ended(source).values())
+    return found
 
 
 def fails_at_once(source: RemotePages) -> bool:

@@ -3,8 +3,6 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -34,23 +32,16 @@ class Work:
             self.tasks.append((client, asyncio.create_task(self._hold(client))))
             await asyncio.sleep(0)
 
-    async def let_go(self, count: int = 1) -> None:
-        for _ in range(count):
+    async def end(self) -> Counter[str]:
+        """The work that was refused, when all of the rest is done."""
+        for _ in self.tasks:
             self.go_on.release()
             for _ in range(5):
                 await asyncio.sleep(0)
-
-    async def end(self) -> Counter[str]:
-        """The work that was refused, when all of the rest is done."""
-        await self.let_go(len(self.tasks))
         ends = await asyncio.gather(*(t for _, t in self.tasks), return_exceptions=True)
         assert self.turns.num_held == 0 and self.turns._free == SLOTS
         pairs = zip(self.tasks, ends, strict=True)
         return Counter(client for (client, _), end in pairs if isinstance(end, NoRoomError))
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +60,7 @@ def test_the_client_with_the_fewest_slots_is_next(asked: str, order: str) -> Non
         assert not await work.end()
         assert "".join(work.order) == order
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_full_line_has_room_for_a_client_with_less_work_in_it() -> None:
@@ -79,7 +70,7 @@ def test_a_full_line_has_room_for_a_client_with_less_work_in_it() -> None:
         assert await work.end() == {"a": 3 + 4, "b": 2}
         assert Counter(work.order) == {"a": SLOTS + 2, "b": 3, "c": 1}
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_work_that_is_given_up_leaves_no_slot_behind() -> None:
@@ -95,4 +86,4 @@ def test_work_that_is_given_up_leaves_no_slot_behind() -> None:
                 task.cancel()
             await work.end()
 
-    run(test())
+    asyncio.run(test())

@@ -8,24 +8,17 @@ import pytest
 from serve.pair.generation_config import SamplingDefaults, choose_defaults, read_sampling_defaults
 
 
-def test_no_file_means_no_defaults(tmp_path: Path) -> None:
-    assert read_sampling_defaults(tmp_path) == SamplingDefaults()
-
-
 @pytest.mark.parametrize("eos, expected", [(7, (7,)), ([7, 8], (7, 8)), (None, ())])
 def test_known_names_are_taken_and_the_rest_left(
     tmp_path: Path, eos: object, expected: tuple[int, ...]
 ) -> None:
+    assert read_sampling_defaults(tmp_path) == SamplingDefaults()
     config = {"temperature": 0.6, "max_new_tokens": 99, "do_sample": True, "eos_token_id": eos}
+    config |= {"repetition_penalty": 1.1}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     defaults = read_sampling_defaults(tmp_path)
-    assert defaults.options == {"temperature": 0.6, "max_tokens": 99}
+    assert defaults.options == {"temperature": 0.6, "max_tokens": 99, "repetition_penalty": 1.1}
     assert defaults.eos_token_ids == expected
-
-
-def test_the_authors_repetition_penalty_is_a_default(tmp_path: Path) -> None:
-    (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.1}')
-    assert read_sampling_defaults(tmp_path).options == {"repetition_penalty": 1.1}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"top_p": "much"}', '{"temperature": -1}'])

@@ -14,14 +14,15 @@ from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.model.rounds import Shapes
 from eagle3_tools.plan.model.target_work import target_shape
 
+PAIR = target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")
+
 
 @pytest.fixture(scope="module")
 def host() -> HostMemory:
-    pair = target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")
     parallel = Parallelism(8, 8)
-    shapes = Shapes(target_shape(pair[0], parallel), draft_shape(pair[1], parallel), GPUS["MI355X"])
+    shapes = Shapes(target_shape(PAIR[0], parallel), draft_shape(PAIR[1], parallel), GPUS["MI355X"])
     on = {name: replace(shapes, gpu=GPUS[name]) for name in ("MI355X", "MI325X")}
-    pools = kv_pools(*pair, Parallelism())
+    pools = kv_pools(*PAIR, Parallelism())
     return HostMemory(2_400_000_000_000, pools, on, "bfloat16", 16, 2048, 262_144)
 
 
@@ -37,14 +38,13 @@ def test_a_prefix_takes_what_its_bytes_take_over_the_links(host: HostMemory) -> 
 def test_the_threshold_is_where_loading_begins_to_be_sooner(
     host: HostMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page for the GPUs of this engine, which is what 1 means."""
+    """A page on the GPUs of this engine."""
     assert [host.least_tokens(gpu) for gpu in host.shapes] == [16, 16]
     monkeypatch.setattr(host_memory, "HOST_LINK", 5e7)
     least = host.least_tokens("MI355X")
     assert 16 < least < host.longest
-
-    def gain(tokens: int) -> float:
-        loading = host.step_s("MI355X") + host.load_s(tokens, 8)
-        return host.prefill_s("MI355X", tokens) - loading
-
-    assert gain(least) > 0 >= gain(least - 16)
+    gains = [
+        host.prefill_s("MI355X", tokens) - host.step_s("MI355X") - host.load_s(tokens, 8)
+        for tokens in (least - 16, least)
+    ]
+    assert gains[0] <= 0 < gains[1]

@@ -1,18 +1,15 @@
 """`eagle3-plan --kernels`: rounds by the model of the compiled code."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from eagle3_tools.kernel_model.gpus import BY_ARCH
-from eagle3_tools.kernel_model.record import FOLDER, recorded, write_record
+from eagle3_tools.kernel_model.record import FOLDER, recorded
 from eagle3_tools.plan.cli import main
 from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES
 from eagle3_tools.plan.data.fixed_costs import HOST_LAUNCH_S, Running
 from eagle3_tools.plan.data.gpus import GPUS, MI355X
 from eagle3_tools.plan.data.modelled import modelled
-from eagle3_tools.plan.kernels.changes import case_changes
 from eagle3_tools.plan.kernels.peers import peers
 from eagle3_tools.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
 from eagle3_tools.plan.kernels.round_time import round_time
@@ -49,22 +46,10 @@ def test_a_launch_takes_what_the_host_needs_where_nothing_replays_it() -> None:
     assert LAUNCHED.launch_seconds(1e-6, 1e-6) == HOST_LAUNCH_S
     assert REPLAYED.launch_seconds(1e-6, 1e-6) == pytest.approx(2e-6)
     assert LAUNCHED.launch_seconds(1e-4, 1e-6) == REPLAYED.launch_seconds(1e-4, 1e-6)
-
-
-def test_sums_cost_less_in_own_kernels_as_long_as_those_are_taken() -> None:
     own, library = (r.sum_seconds(1e5, 4, MI355X) for r in (REPLAYED, LAUNCHED))
-    assert own < library
+    assert REPLAYED.sum_seconds(1e5, 1, MI355X) == 0 < own < library
     large = (r.sum_seconds(1e8, 4, MI355X) for r in (REPLAYED, LAUNCHED))
-    assert len(set(large)) == 1
-    assert REPLAYED.sum_seconds(1e5, 1, MI355X) == 0
-
-
-@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
-def test_fits_to_the_model_are_times_that_can_be(gpu) -> None:
-    for kind, found in modelled(gpu.arch).items():
-        assert 0 < found.seconds < 2e-4, kind
-        assert 0.05 < found.of_bandwidth <= 0.9, kind
-    assert (gpu.tuned is gpu.published) == (gpu.name == "MI355X")
+    assert len(set(large)) == 1, "own kernels take small sums alone"
 
 
 def test_our_own_kernels_are_planned_with_the_model_s_constants_alone() -> None:
@@ -81,30 +66,16 @@ def test_no_published_kernel_is_much_faster_than_the_best_of_the_model() -> None
     assert 0.5 < min(ratios) and max(ratios) < 1.1
 
 
-def test_the_command_prints_kernels_rounds_and_assumptions(
-    capsys: pytest.CaptureFixture[str],
+def test_the_command_prints_kernels_rounds_and_assumptions_and_compares_records(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["--kernels", "add_norm"]) == 0
     shown = capsys.readouterr().out
     for said in ("Model, not measured", "add_norm kimi", "MI325X", "AITER", "not in the model"):
         assert said in shown
     assert "expert_gate_up" not in shown
-
-
-def test_the_command_compares_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--kernels", "add_norm", "--before", str(FOLDER)]) == 0
     shown = capsys.readouterr().out.replace("before -> after", "")
     assert " -> " not in shown and "(new)" not in shown
     assert main(["--kernels", "--before", str(tmp_path)]) == 2
     assert "no record" in capsys.readouterr().err
-
-
-def test_no_case_of_either_record_is_left_out(tmp_path: Path) -> None:
-    name, *others = recorded("gfx950")
-    now = recorded("gfx950")
-    other = replace(now[name], name="gone before")
-    write_record("gfx950", [other, *(now[name] for name in others)], tmp_path)
-    rows = [row[0] for row in case_changes(BY_ARCH["gfx950"], tmp_path)]
-    assert len(rows) == len(now) + 1
-    assert f"{name} (new)" in rows and "gone before (gone)" in rows
-    assert sum(row.endswith((")",)) for row in rows) == 2

@@ -1,27 +1,35 @@
-"""Bytes of a pair against published manifests and against sums made by hand."""
+"""Bytes of a pair and its vision tower against published manifests, the engine's arrays and sums
+made by hand."""
 
+import functools
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
-from published_pairs import draft, published, target, text_bytes
+from published_pairs import PUBLISHED, draft, published, target, text_bytes, vision_bytes
 
 from convert.fill import named_variables
 from convert.from_config import draft_from_config, target_from_config
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.mesh import DEVICES, shard
-from eagle3_tools.plan.data.gpus import GPUS, MI325X, MI355X, Gpu
+from eagle3_jax.vision.packing import largest_bucket
+from eagle3_tools.plan.compile.compiled_round import abstract_round, device_parts, nbytes
+from eagle3_tools.plan.data.gpus import MI325X, MI355X, Gpu
 from eagle3_tools.plan.model.limits import limits
-from eagle3_tools.plan.model.memory import Memory, lacking_bytes, plan_memory
+from eagle3_tools.plan.model.memory import Memory, encoding_bytes, lacking_bytes, plan_memory
 from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.model.split import check_divides, device_shape, draft_parts, target_parts
 from eagle3_tools.plan.model.weights import model_bytes
 from eagle3_tools.plan.options import build_parser, read_options
-from eagle3_tools.plan.planner import AbstractPair, make_plan
+from eagle3_tools.plan.planner import AbstractPair, engine_config, make_plan, read_pair
 from pallas_kernels import QuantFormat
 
 MXFP4, INT4, W4A8 = "kimi-k2.5-mxfp4", "kimi-k2.5", "kimi-k2.5-w4a8"
@@ -50,11 +58,9 @@ def plan(
     *,
     gpu: Gpu = MI355X,
     drafted: str | None = FP8,
-    config: EngineConfig = CONFIG,
-    utilization: float = 0.9,
 ) -> Memory:
     own = draft(drafted) if drafted else None
-    return plan_memory(target(MXFP4), own, gpu, parallel, config, utilization)
+    return plan_memory(target(MXFP4), own, gpu, parallel, CONFIG, 0.9)
 
 
 @pytest.mark.parametrize("name", IN_MEMORY_ONLY)
@@ -64,30 +70,6 @@ def test_totals_are_those_of_the_published_checkpoints(name: str) -> None:
     found = model_bytes(model)
     assert found.nbytes == found.device_nbytes == text_bytes(name) + IN_MEMORY_ONLY[name]
     assert abs(found.nbytes / text_bytes(name) - 1) < 0.001
-
-
-def test_a_device_of_four_holds_what_the_rules_say() -> None:
-    """amd/Kimi-K2.5-MXFP4, from the published widths alone."""
-    mlps = (60 * 385 * 2048 + 18432) * 3 * 7168 * 17 // 32
-    split_attention = 61 * 2 * (1536 * 12288 + 512 * 64 * 256 + 8192 * 7168)
-    whole_attention = 61 * 2 * (7168 * (1536 + 576) + 1536 + 512)
-    norms = 2 * 7168 * (2 * 61 + 1)
-    routers = 60 * 384 * (2 * 7168 + 4)
-    vocabulary = 2 * 2 * 163840 * 7168
-    split = mlps + split_attention + vocabulary
-    whole = whole_attention + norms + routers
-    found = model_bytes(target(MXFP4), target_parts(Parallelism(4)))
-    assert found.device_nbytes == split // 4 + whole
-    assert found.nbytes == split + whole == text_bytes(MXFP4)
-
-
-@pytest.mark.parametrize("devices", [2, 8])
-def test_expert_parallelism_moves_experts_and_keeps_their_bytes(devices: int) -> None:
-    sizes = [
-        model_bytes(target(MXFP4), target_parts(Parallelism(devices, 1, ep)))
-        for ep in (False, True)
-    ]
-    assert sizes[0].device_nbytes == sizes[1].device_nbytes
 
 
 @pytest.mark.parametrize(
@@ -107,11 +89,6 @@ def test_latents_are_whole_and_keys_and_values_split(
     assert found.token_bytes("fp8") == numbers
 
 
-def test_a_grouped_targets_pools_are_split_over_devices_too() -> None:
-    found = plan_memory(target(MINIMAX), None, MI355X, Parallelism(4), CONFIG, 0.9)
-    assert found.token_bytes("fp8") == 62 * 2 * 8 * 128 // 4
-
-
 def test_pools_take_what_is_left_and_no_byte_more() -> None:
     found = plan(Parallelism(4, 4))
     assert found.for_pools == found.usable - found.weights - found.state
@@ -120,40 +97,6 @@ def test_pools_take_what_is_left_and_no_byte_more() -> None:
         assert 0 <= found.for_pools - found.pages(dtype) * page < page
         assert found.tokens(dtype) == 16 * (found.pages(dtype) - 1)
         assert found.sequences(1, dtype) == found.pages(dtype) - 1
-
-
-def test_longer_sequences_less_memory_and_bigger_drafts_leave_fewer_sequences() -> None:
-    found = plan(Parallelism(4, 4))
-    counts = [found.sequences(length, "bfloat16") for length in (512, 1024, 2048, 262144)]
-    assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1] > 0
-    assert found.sequences(2048, "fp8") >= 2 * found.sequences(2048, "bfloat16")
-    tokens = [plan(Parallelism(4, 4), utilization=x).tokens("bfloat16") for x in (0.6, 0.8, 1)]
-    assert tokens == sorted(tokens)
-    whole, split = (plan(Parallelism(4, n)).tokens("bfloat16") for n in (1, 4))
-    assert whole < split < plan(Parallelism(4, 4), drafted=None).tokens("bfloat16")
-
-
-def test_more_devices_hold_less_each() -> None:
-    weights = [plan(Parallelism(n, n)).weights for n in (1, 2, 4, 8, 16)]
-    assert weights == sorted(weights, reverse=True)
-    assert weights[0] > 558e9 and weights[2] < 145e9
-
-
-def test_slots_are_counted_as_the_engine_makes_them() -> None:
-    """Rows of the vocabulary (bias, counts, what the prompt held), aux states, little else."""
-    few, many = (plan(Parallelism(4), config=replace(CONFIG, max_num_seqs=n)) for n in (8, 72))
-    vocabulary = 163840 * (4 + 4 + 1)
-    aux = 4 * 3 * 7168 * 2
-    assert 0 <= (many.state - few.state) - 64 * (vocabulary + aux) < 64 * 16384
-
-
-def test_a_model_that_lacks_nothing_fits_and_one_that_is_too_big_says_by_how_much() -> None:
-    fitting = plan(Parallelism(4, 4))
-    assert lacking_bytes(fitting, 2048, "bfloat16") == 0
-    small = plan(Parallelism(2, 2), gpu=MI325X)
-    needed = small.weights + small.state + 129 * 16 * small.token_bytes("bfloat16")
-    assert lacking_bytes(small, 2048, "bfloat16") == needed - small.usable > 0
-    assert small.tokens("bfloat16") == small.sequences(2048, "bfloat16") == 0
 
 
 def test_too_big_says_by_how_much_and_what_would_do() -> None:
@@ -165,11 +108,14 @@ def test_too_big_says_by_how_much_and_what_would_do() -> None:
     assert said.startswith("1 x MI355X are too small: on each, weights take 525.3 GiB")
     whole = plan(Parallelism(), drafted=MLA)
     lacking = lacking_bytes(whole, 2048, "bfloat16") / 2**30
-    assert (
-        266 < lacking < 267
-        and f"that is {lacking:.1f} more than the 259.2 GiB that may be used" in said
-    )
+    assert 266 < lacking < 267
+    assert f"that is {lacking:.1f} more than the 259.2 GiB that may be used" in said
     assert said.endswith("--tensor-parallel-size 4 is the least that would do")
+    small = plan(Parallelism(2, 2), gpu=MI325X)
+    needed = small.weights + small.state + 129 * 16 * small.token_bytes("bfloat16")
+    assert lacking_bytes(small, 2048, "bfloat16") == needed - small.usable > 0
+    assert small.tokens("bfloat16") == small.sequences(2048, "bfloat16") == 0
+    assert lacking_bytes(plan(Parallelism(4, 4)), 2048, "bfloat16") == 0
 
 
 def test_32_bits_end_where_they_must() -> None:
@@ -183,15 +129,10 @@ def test_32_bits_end_where_they_must() -> None:
     assert latents.most == 2**31 // 576 and latents.binds == (latents.count >= 2**31)
     wide = {limit.what: limit for limit in limits(plan(Parallelism(4, 4)), "bfloat16")}
     assert wide["numbers in a pool of draft keys, values"].most == 1_048_576
-
-
-def test_a_stack_of_experts_outgrows_32_bits_on_one_device() -> None:
-    whole, quarter = (plan(Parallelism(n, n)) for n in (1, 4))
-    path = whole.target.largest[0]
-    assert whole.target.largest[1] == 384 * 7168 * 2048 // 2
-    for memory, binds in ((whole, True), (quarter, False)):
-        found = {limit.what: limit.binds for limit in limits(memory, "fp8")}
-        assert found[f"numbers in the target's {path}"] is binds
+    path = plan(Parallelism()).target.largest[0]
+    for devices, binds in ((1, True), (4, False)):
+        shown = {limit.what: limit.binds for limit in limits(plan(Parallelism(devices)), "fp8")}
+        assert shown[f"numbers in the target's {path}"] is binds, "a stack of experts"
 
 
 def test_devices_that_divide_nothing_are_refused_with_those_that_would_do() -> None:
@@ -208,6 +149,13 @@ def test_devices_that_divide_nothing_are_refused_with_those_that_would_do() -> N
     check_divides(Parallelism(8, 1), pair[0], grouped)
 
 
+def device_bytes(model: Any) -> int:
+    """Bytes of a device of an abstract model that lies on a mesh."""
+    values = [variable.get_value() for variable in named_variables(model).values()]
+    shapes = [value.sharding.shard_shape(value.shape) for value in values]
+    return sum(math.prod(shape) * v.dtype.itemsize for shape, v in zip(shapes, values, strict=True))
+
+
 @pytest.mark.parametrize("devices", [8, 16])
 def test_a_device_keeps_one_kv_head_at_least_and_what_makes_all_of_them(devices: int) -> None:
     """MiniMax-M2.5 has 8: on 16 devices each is kept twice, as on a mesh."""
@@ -219,10 +167,7 @@ def test_a_device_keeps_one_kv_head_at_least_and_what_makes_all_of_them(devices:
     with_all = model_bytes(model, target_parts(parallel)).device_nbytes
     mesh: Any = AbstractMesh((1, devices), DEVICES)
     shard(model, mesh)
-    values = [variable.get_value() for variable in named_variables(model).values()]
-    parts = [value.sharding.shard_shape(value.shape) for value in values]
-    found = zip(parts, values, strict=True)
-    assert sum(math.prod(part) * v.dtype.itemsize for part, v in found) == with_all
+    assert device_bytes(model) == with_all
     attention: Any = model.layers[0].self_attn
     kernel = attention.k_proj.kernel.values.get_value()
     assert kernel.sharding.shard_shape(kernel.shape)[0] == (128 if devices == 8 else 1024)
@@ -235,12 +180,6 @@ def test_values_that_share_a_scale_are_not_parted() -> None:
     assert device_shape("down", down, target_parts(Parallelism(64))) == (384, 7168, 16)
     with pytest.raises(ValueError, match="evenly over 128 devices, in groups of 16"):
         device_shape("down", down, target_parts(Parallelism(128)))
-
-
-def test_a_device_shows_less_memory_than_its_name_says() -> None:
-    named = {"MI355X": 288, "MI325X": 256, "MI300X": 192, "H200": 141}
-    for name, gib in named.items():
-        assert 0.98 * gib < GPUS[name].memory / 2**30 <= gib
 
 
 @pytest.mark.parametrize("expert_parallel", [False, True])
@@ -259,14 +198,71 @@ def test_a_plan_splits_as_the_mesh_does(devices: int, expert_parallel: bool) -> 
     memory = plan_memory(*pair, MI355X, parallel, CONFIG, 0.9)
     for model in pair:
         shard(model, mesh)
-    for model, nbytes in zip(pair, expected, strict=True):
-        values = [variable.get_value() for variable in named_variables(model).values()]
-        parts = [value.sharding.shard_shape(value.shape) for value in values]
-        found = zip(parts, values, strict=True)
-        assert sum(math.prod(part) * v.dtype.itemsize for part, v in found) == nbytes
+    assert list(map(device_bytes, pair)) == expected
     numbers = 0
     for model in pair:
         for row, split in zip(model.pool_rows, model.pool_splits, strict=True):
             there = NamedSharding(mesh, PartitionSpec(*split))
             numbers += math.prod(there.shard_shape(row))
     assert memory.token_bytes("fp8") == numbers
+
+
+VISION = VisionConfig.from_hf(published(MXFP4, "config"))
+
+
+@functools.cache
+def planned_memory(name: str, *more: str) -> Memory:
+    flags = ["--model", str(PUBLISHED / f"{name}.config.json"), "-tp=4", *more]
+    options = read_options(build_parser().parse_args(flags))
+    return make_plan(options, read_pair(options)).memory
+
+
+def test_every_device_holds_all_published_bytes_of_the_tower_unless_images_are_left_out() -> None:
+    whole, text = planned_memory(MXFP4), planned_memory(MXFP4, "--language-model-only")
+    assert whole.vision and whole.vision.device_nbytes == vision_bytes(MXFP4) == 942_287_840
+    assert text.vision is None and text.encoding_bytes == 0
+    assert planned_memory("minimax-m2.5").vision is None
+    assert whole.weights - text.weights == 942_287_840
+    # A chunk's own tokens and, of two images, the rest; a row of scratch. In bfloat16.
+    kept = (EngineConfig().prefill_chunk + 2 * VISION.most_image_tokens + 1) * 7168 * 2
+    assert VISION.most_image_tokens >= 16_900 // 4 and whole.state - text.state == kept
+    assert text.for_pools - whole.for_pools == 942_287_840 + kept
+    assert whole.pair_weights == text.weights and whole.tokens("fp8") < text.tokens("fp8")
+
+
+@pytest.mark.parametrize("more", [(), ("--language-model-only",)])
+def test_a_round_that_is_compiled_has_the_planned_state(more: tuple[str, ...]) -> None:
+    """Beside the pools, which the plan has as large as the device allows, here of 129 pages."""
+    draft = PUBLISHED / "kimi-k2.5-eagle3-fp8.config.json"
+    flags = ["--model", str(PUBLISHED / f"{MXFP4}.config.json"), "--draft", str(draft), *more]
+    options = read_options(build_parser().parse_args([*flags, "-tp=4"]))
+    pair = read_pair(options)
+    config = replace(engine_config(options, pair), num_pages=129)
+    assert pair.draft
+    models, aux = (pair.target, pair.draft), pair.draft.config.aux_layer_ids
+    found = abstract_round("gfx950", *models, config, aux, vision=pair.vision)
+    # On one device, as the round is without a mesh.
+    memory = plan_memory(*models, MI355X, Parallelism(), config, 0.9, vision=pair.vision)
+    pools = 129 * memory.page_bytes("bfloat16")
+    assert nbytes(device_parts(found.shapes[found.state])) == memory.state + pools
+
+
+def test_the_largest_image_is_encoded_in_less_than_a_twentieth_of_what_is_not_planned() -> None:
+    """16,900 patches, of a square; a tenth of 288 GiB is left for temporaries."""
+    assert largest_bucket(VISION) == 20_480 >= 16_900
+    found = planned_memory(MXFP4)
+    assert found.encoding_bytes == encoding_bytes(VISION, 20_480) > 16_900 * 1152 * 2 * 4
+    assert found.encoding_bytes < (found.total - found.usable) / 20
+
+
+def test_a_checkpoints_own_limits_make_its_arrays(tmp_path: Path) -> None:
+    """The engine's largest array and the plan's are one, whatever preprocessor_config.json says."""
+    (tmp_path / "config.json").write_text(json.dumps(published(MXFP4, "config")))
+    limits = {"in_patch_limit": 1000, "patch_limit_on_one_side": 40}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"media_proc_cfg": limits}))
+    small = VisionConfig.from_hf(published(MXFP4, "config"), {"media_proc_cfg": limits})
+    layout = ImageLayout(small, capacity=10**6)
+    assert layout.most_patches == largest_bucket(small) == layout.sizes[-1] < largest_bucket(VISION)
+    options = read_options(build_parser().parse_args(["--model", str(tmp_path), "-tp=4"]))
+    found = make_plan(options, read_pair(options)).memory
+    assert found.encoding_bytes == encoding_bytes(VISION, layout.most_patches)

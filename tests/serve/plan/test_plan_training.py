@@ -1,7 +1,6 @@
 """What training needs beside its target, against sums made by hand and what JAX allocates."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -48,22 +47,6 @@ def test_a_draft_takes_what_parameters_moments_and_gradient_take() -> None:
     assert eighth == pytest.approx(found / 8 + fc * 7 / 8, rel=1e-3)
 
 
-def test_time_and_memory_grow_with_tokens_and_hours_shrink_with_gpus() -> None:
-    one, two = plan(), plan("--rows", "2")
-    assert two.resident["features"] == 2 * one.resident["features"]
-    assert two.seconds("tuned")["target"] == pytest.approx(2 * one.seconds("tuned")["target"])
-    assert one.hours(8, "tuned") == pytest.approx(4 * one.hours(32, "tuned"))
-    tokens = one.hours(8, "tuned") * 3600 * one.tokens_per_second("tuned")
-    assert tokens == pytest.approx(6e9)
-    assert one.fits() and one.hours(8, "datasheet") < one.hours(8, "tuned") < TORCHSPEC_HOURS
-
-
-def test_no_row_of_twenty_thousand_tokens_has_all_its_logits_or_scores() -> None:
-    taken, length = plan().temporaries("update"), 20480
-    assert taken["logits of a block"] < length * 163_840 * 4 / 20
-    assert taken["scores of a block"] < length * length * 4
-
-
 def test_an_update_is_given_its_own_part_of_the_targets_ends_and_these_are_counted_once() -> None:
     """Embedding and head in bfloat16, an eighth of each on 8 devices: part of the target there."""
     ends = "target's embedding and head"
@@ -95,4 +78,8 @@ def test_a_quantised_draft_is_refused_and_the_tables_print(
     assert "quantised weights can't be trained" in capsys.readouterr().err
     assert main(["train", *PAIR, f"{DRAFT}"]) == 0
     shown = capsys.readouterr().out
-    assert "fits" in shown and "not measured" in shown and math.isfinite(plan().hours(8, "tuned"))
+    assert "fits" in shown and "not measured" in shown
+    one = plan()
+    assert one.fits() and one.hours(8, "datasheet") < one.hours(8, "tuned") < TORCHSPEC_HOURS
+    tokens = one.hours(8, "tuned") * 3600 * one.tokens_per_second("tuned")
+    assert tokens == pytest.approx(6e9)

@@ -31,10 +31,8 @@ def wanted(tokenizer: Tokenizer, messages: list[Any], thinking: str = "auto") ->
     return texts
 
 
-CALLED = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
-CALLED += (
-    '<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
-)
+CALLED = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+CALLED += '{"x": 1}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
 CASES = {
     "kimi, two answers in one sample": (
         *(kimi, [QUESTION, PLAIN, QUESTION, PLAIN], "auto"),
@@ -43,6 +41,10 @@ CASES = {
     "kimi, reasoning that later prompts lack": (
         *(kimi, [QUESTION, REASONED, QUESTION, REASONED], "auto"),
         ["R</think>A<|im_end|>", "R</think>A<|im_end|>"],
+    ),
+    "kimi, text in parts": (
+        *(kimi, [{"role": "user", "content": [{"type": "text", "text": "Q"}]}, PLAIN], "auto"),
+        ["A<|im_end|>"],
     ),
     "kimi, thinking off": (kimi, [QUESTION, REASONED], "off", ["A<|im_end|>"]),
     "kimi, thinking on": (kimi, [QUESTION, PLAIN], "on", ["</think>A<|im_end|>"]),
@@ -72,24 +74,27 @@ def test_a_sample_begins_with_the_prompt_that_a_server_would_make(tokenizer: Any
     assert not any(sample.wanted[: len(prompt)]) and sample.wanted[len(prompt)]
 
 
-def test_thinking_that_a_template_cannot_turn_off_is_refused() -> None:
-    with pytest.raises(ValueError, match="no switch that turns its thinking off"):
-        SampleMaker(minimax(), minimax().eos_token_ids, "off")
-
-
-def test_a_conversation_without_an_answer_is_refused() -> None:
-    with pytest.raises(ValueError, match="no message is of the role assistant"):
-        wanted(kimi(), [QUESTION])
-
-
+TEXT = {"type": "text", "text": "Q"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
 
 
-def test_an_image_that_the_target_cannot_see_is_refused() -> None:
-    """Not taught as a placeholder. Text in parts is taken as text."""
-    text = {"type": "text", "text": "Q"}
-    assert wanted(kimi(), [{"role": "user", "content": [text]}, PLAIN]) == ["A<|im_end|>"]
-    with pytest.raises(ValueError, match="takes no images"):
-        wanted(kimi(), [{"role": "user", "content": [IMAGE, text]}, PLAIN])
-    with pytest.raises(ValueError, match="'input_audio' is not taken"):
-        wanted(kimi(), [{"role": "user", "content": [{"type": "input_audio"}]}, PLAIN])
+@pytest.mark.parametrize(
+    ("tokenizer", "messages", "thinking", "said"),
+    [
+        (minimax, [QUESTION, PLAIN], "off", "no switch that turns its thinking off"),
+        (kimi, [QUESTION], "auto", "no message is of the role assistant"),
+        (kimi, [{"role": "user", "content": [IMAGE, TEXT]}, PLAIN], "auto", "takes no images"),
+        (
+            kimi,
+            [{"role": "user", "content": [{"type": "input_audio"}]}, PLAIN],
+            "auto",
+            "is not taken",
+        ),
+    ],
+)
+def test_a_conversation_that_cannot_be_taught_is_refused(
+    tokenizer: Any, messages: list[Any], thinking: str, said: str
+) -> None:
+    """An image is not taught as a placeholder."""
+    with pytest.raises(ValueError, match=said):
+        wanted(tokenizer(), messages, thinking)

@@ -5,15 +5,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from oracle_files import ORACLES
 
 from convert.outline import Outline
+from serve.demo import demo_target_dir
 from serve.train.cli import main
 from serve.train.features import command
 
-TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
+TARGET = demo_target_dir()
 ROWS = ["--rows", "2", "--row-length", "48"]
 
 
@@ -81,7 +82,10 @@ def test_a_draft_learns_from_them_what_it_learns_online(
     assert losses[0] == losses[1] and len(losses[0]) > 2
 
 
-@pytest.mark.parametrize(("error", "status"), [(OSError("disk"), 2), (KeyboardInterrupt(), 130)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [pytest.param(OSError("disk"), 2, marks=pytest.mark.long), (KeyboardInterrupt(), 130)],
+)
 def test_what_was_interrupted_goes_on_to_the_same_files(
     error: BaseException,
     status: int,
@@ -109,10 +113,7 @@ def test_what_was_interrupted_goes_on_to_the_same_files(
 def test_a_start_that_fails_leaves_no_directory(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*given: Any) -> Any:
-        raise ValueError("no memory")
-
-    monkeypatch.setattr(command, "feature_pass", no_memory)
+    monkeypatch.setattr(command, "feature_pass", Mock(side_effect=ValueError("no memory")))
     assert features(data, tmp_path / "to") == 2
     assert not (tmp_path / "to").exists()
 

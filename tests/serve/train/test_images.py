@@ -109,7 +109,6 @@ def test_features_see_what_serving_sees(make: SampleMaker, asked: list[Asked]) -
 def test_a_draft_trains_on_pictures_and_on_features_of_them_alike(
     asked: list[Asked], tmp_path: Path
 ) -> None:
-    """test_features_command.py has the same of text."""
     data = tmp_path / "data.jsonl"
     data.write_text("".join(f"{json.dumps({'messages': shown(one)})}\n" for one in asked))
     rows = ["--target", f"{TARGET}", "--rows", "2", "--row-length", "128"]

@@ -33,6 +33,26 @@ class Endpoint(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The status and the body of an answer."""
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            if self.most >= self.wanted_together:
+                self.together.set()
+            self.asked.append(body)
+            gone = len(self.asked) > self.fails_after
+        assert self.together.wait(20)
+        with self.lock:
+            self.now -= 1
+        if gone:
+            return 401, {"error": {"message": "gone"}}
+        message = {"role": "assistant", **self.answer(body["messages"][-1]["content"])}
+        choice = {"index": 0, "finish_reason": message.pop("finish_reason", "stop")}
+        usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        plain = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return 200, {**plain, "choices": [choice | {"message": message}], "usage": usage}
+
 
 class Handler(BaseHTTPRequestHandler):
     server: Endpoint  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -44,29 +64,9 @@ class Handler(BaseHTTPRequestHandler):
         self._say(200, {"object": "list", "data": [{"id": "served", "object": "model"}]})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with self.server.lock:
-            self.server.now += 1
-            self.server.most = max(self.server.most, self.server.now)
-            if self.server.most >= self.server.wanted_together:
-                self.server.together.set()
-            self.server.asked.append(body)
-            gone = len(self.server.asked) > self.server.fails_after
-        assert self.server.together.wait(20)
-        if gone:
-            self._say(401, {"error": {"message": "gone"}})
-        else:
-            self._say(200, self._answer(body))
-        with self.server.lock:
-            self.server.now -= 1
-
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        message = self.server.answer(body["messages"][-1]["content"])
-        reason = message.pop("finish_reason", "stop")
-        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
-        usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-        plain = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
-        return {**plain, "choices": [choice], "usage": usage}
+        self._say(
+            *self.server.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        )
 
     def _say(self, status: int, body: Any) -> None:
         sent = json.dumps(body).encode()
@@ -79,13 +79,12 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Endpoint() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -134,7 +133,9 @@ def test_every_conversation_is_answered_once_and_so_many_at_a_time(
     assert len(records) == len(QUESTIONS) and records[0]["messages"][1]["role"] == "assistant"
 
 
-def test_a_run_that_ended_at_any_byte_goes_on(endpoint: Endpoint, data: Path) -> None:
+def test_a_run_that_ended_at_any_byte_goes_on_unless_its_data_changed(
+    endpoint: Endpoint, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     endpoint.fails_after = 15
     assert regenerate(data, endpoint.url, "--concurrency", "1") == 2
     new = data.parent / "new.jsonl"
@@ -147,12 +148,6 @@ def test_a_run_that_ended_at_any_byte_goes_on(endpoint: Endpoint, data: Path) ->
     assert sorted(answered(data)) == list(range(40))
     again = Counter(body["messages"][0]["content"] for body in endpoint.asked)
     assert again == Counter(QUESTIONS[14:])
-
-
-def test_other_data_than_the_file_was_made_of_is_refused(
-    endpoint: Endpoint, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert regenerate(data, endpoint.url) == 0
     written(data.parent, [[user("something else"), assistant("old")]] * 40)
     assert regenerate(data, endpoint.url, "--resume") == 2
     assert "begins otherwise than that of --data" in capsys.readouterr().err

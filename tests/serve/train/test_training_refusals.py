@@ -2,32 +2,53 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from flax import nnx
 from oracle_files import ORACLES
 
 import serve.train.draft
+from convert import save_hf
 from convert.outline import Outline
+from eagle3_jax.config import LlamaConfig
+from eagle3_jax.models.llama import LlamaTarget
+from serve.demo import demo_target_dir
 from serve.train import run
 from serve.train.cli import main
 
-TARGET = ORACLES.parents[1] / "serve" / "demo" / "pair" / "target"
+TARGET = demo_target_dir()
 ANSWERED = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 SEEN = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+LLAMA = {
+    **{"model_type": "llama", "vocab_size": 1536, "num_hidden_layers": 3, "hidden_size": 64},
+    **{"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32},
+    **{
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4,
+        "max_position_embeddings": 64,
+        "eos_token_id": 1282,
+    },
+}
 
 
 def command(output: Path, *more: str) -> list[str]:
     return ["draft", "--target", f"{TARGET}", "--output", f"{output}", *more]
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A conversation, one with an image, and one that is none."""
-    path = tmp_path / "data.jsonl"
-    lines = [{"messages": ANSWERED}, {"messages": SEEN + ANSWERED[1:]}, {"prompt": "x"}]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return path
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories and files that the commands name."""
+    places = tmp_path_factory.mktemp("places")
+    save_hf(LlamaTarget(LlamaConfig.from_hf(LLAMA), rngs=nnx.Rngs(0)), places / "llama")
+    for source in TARGET.glob("t*"):
+        shutil.copy(source, places / "llama")
+    shutil.copytree(TARGET, places / "untold", ignore=lambda *_: ["chat_template.jinja"])
+    lines = [json.dumps({"messages": ANSWERED}), json.dumps({"messages": SEEN + ANSWERED[1:]})]
+    (places / "images.jsonl").write_text("\n".join(lines))
+    (places / "other.jsonl").write_text("\n".join([lines[0], lines[0], '{"prompt": "x"}']))
+    return places
 
 
 REFUSED = {
@@ -37,29 +58,37 @@ REFUSED = {
     "--wandb needs the extra": ["--wandb", "project"],
     "more than the target's context of 1024": ["--eval-every", "1", "--eval-tokens", "1000"],
     "--row-length must be 160 or more": ["--row-length", "100"],
-    "line 2: .*takes no images": ["--data", "{data}"],
-    "data.jsonl, line 2: .*of text alone": ["--eval-every", "1", "--eval-data", "{data}"],
-    "data.jsonl, line 3: .*`messages`": ["--data", "{plain}"],
+    "line 2: .*takes no images": ["--data", "{}/images.jsonl"],
+    "line 2: .*of text alone": ["--eval-every", "1", "--eval-data", "{}/images.jsonl"],
+    "other.jsonl, line 3: .*`messages`": ["--data", "{}/other.jsonl"],
+    "nowhere": ["--target", "{}/nowhere"],
+    "config.json: this is an EAGLE-3 draft": ["--target", f"{ORACLES / 'draft_mha_bf16'}"],
+    "no chat template": ["--target", "{}/untold"],
+    "use --attention grouped": ["--target", "{}/llama", "--attention", "latent"],
+    "what the draft's shape is": ["--init-from", "a", "--draft-vocab", "5"],
+    "needs --eval-data": ["--eval-every", "5", "--data", "d.jsonl"],
+    "the synthetic corpus has no end": ["--epochs", "2"],
+    "go together": ["--num-processes", "2"],
+    **{f"{flag}.* 0": [flag, "0"] for flag in ("--steps", "--unroll", "--rows", "--accumulate")},
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
-def test_what_cannot_be_trained_is_refused_before_a_weight_is_read(
+def test_a_run_that_cannot_be_trained_is_refused_before_a_weight_is_read(
     said: str,
-    data: Path,
+    places: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Outline, "fill", lambda self: pytest.fail("weights are read"))
     monkeypatch.setattr(run, "find_spec", lambda name: None)
-    (tmp_path / "plain").mkdir()
-    plain = tmp_path / "plain" / "data.jsonl"
-    lines = data.read_text().splitlines()
-    plain.write_text("\n".join([lines[0], lines[0], lines[2]]))
-    places = {"{data}": f"{data}", "{plain}": f"{plain}"}
-    flags = [places.get(flag, flag) for flag in REFUSED[said]]
-    assert main(command(tmp_path / "out", *flags)) == 2
+    flags = [flag.replace("{}", f"{places}") for flag in REFUSED[said]]
+    try:
+        status = main(command(tmp_path / "out", *flags))
+    except SystemExit as left:
+        status = left.code
+    assert status == 2
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
@@ -67,7 +96,7 @@ def test_what_cannot_be_trained_is_refused_before_a_weight_is_read(
 def test_a_start_that_fails_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even where it had begun to write; what was there before stays."""
+    """Even where it had begun to write; what was there before stays."""
 
     def fails(options, *given):
         (options.output / "training").mkdir(parents=True)

@@ -1,10 +1,14 @@
-"""eagle3-generate's command line."""
+"""eagle3-generate's command line, and what it prints with --json."""
 
+import json
 from pathlib import Path
 
 import pytest
+from fake_engine import CharTokenizer
 
+from eagle3_jax.engine import RequestOutput, Round
 from serve.generate.flags import parse_generate_flags
+from serve.generate.offline import Generated
 
 
 def test_prompts_come_from_flags_then_files_in_order(tmp_path: Path) -> None:
@@ -21,11 +25,6 @@ def test_the_model_is_named_as_other_engines_have_it() -> None:
         assert options.sources.target is not None and options.sources.target.name == "org/kimi"
 
 
-def test_only_given_sampling_flags_override_the_models_defaults() -> None:
-    options = parse_generate_flags(["m", "--prompt", "a", "--temperature", "0", "--stop", "x"])
-    assert options.sampling == {"temperature": 0.0, "stop": ["x"]}
-
-
 def test_the_form_of_an_answer_is_a_text_or_a_file(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "null"}')
@@ -39,24 +38,11 @@ def test_the_form_of_an_answer_is_a_text_or_a_file(tmp_path: Path) -> None:
         assert parse_generate_flags(["m", "--prompt", "a", *argv]).form == form
 
 
-def test_request_options_have_vllms_names() -> None:
-    argv = ["--min-tokens", "2", "--ignore-eos", "--stop-token-ids", "7", "9", "--bad-words", "no"]
-    argv += ["--logit-bias", '{"5": 1, "6": -2.5}', "--allowed-token-ids", "5", "6"]
-    argv += ["--repetition-penalty", "1.2", "--presence-penalty", "-1", "--frequency-penalty", ".5"]
-    argv += ["--include-stop-str-in-output", "--no-skip-special-tokens"]
-    options = parse_generate_flags(["m", "--prompt", "a", *argv])
-    assert options.sampling == {
-        "min_tokens": 2,
-        "ignore_eos": True,
-        "stop_token_ids": [7, 9],
-        "include_stop_str_in_output": True,
-        "skip_special_tokens": False,
-        "logit_bias": {5: 1.0, 6: -2.5},
-        "allowed_token_ids": [5, 6],
-        "repetition_penalty": 1.2,
-        "presence_penalty": -1.0,
-        "frequency_penalty": 0.5,
-    }
+def test_only_given_sampling_flags_override_the_models_defaults() -> None:
+    """tests/serve/test_option_table.py has every flag."""
+    given = ["--temperature", "0", "--stop", "x", "--bad-words", "no"]
+    options = parse_generate_flags(["m", "--prompt", "a", *given])
+    assert options.sampling == {"temperature": 0.0, "stop": ["x"]}
     assert options.bad_words == ("no",)
 
 
@@ -104,3 +90,38 @@ def test_mistakes_end_with_status_2_and_one_line(
     error = capsys.readouterr().err
     assert exit.value.code == 2
     assert naming in error and error.count("\n") == 1
+
+
+def output(tokens: tuple[int, ...], last: bool, *rounds: Round) -> RequestOutput:
+    finish = "stop" if last else None
+    return RequestOutput("0", tokens, "x" * len(tokens), finish, None, rounds, 3, 5)
+
+
+def printed(*outputs: RequestOutput) -> dict[str, object]:
+    generated = Generated()
+    for one in outputs:
+        generated.take(one)
+    return json.loads(generated.as_json(CharTokenizer(), {}))
+
+
+def test_json_line_adds_up_over_the_outputs() -> None:
+    """The second round has no room for drafts, the last ends with its first token."""
+    assert printed(
+        output((1,), False),
+        output((2, 3, 4), False, Round(3, 3, 3, 2, 3)),
+        output((5, 6), True, Round(3, 3, 0, 0, 1), Round(3, 3, 3, 1, 1)),
+    ) == {
+        "token_ids": [1, 2, 3, 4, 5, 6],
+        "text": "xxxxxx",
+        "finish_reason": "stop",
+        "rounds": 3,
+        "accepted": [2, 0, 1],
+        "verified": [3, 0, 3],
+        "kept": [3, 1, 1],
+        "accept_length": 2.5,
+        "accept_length_eos_corrected": 2.0,
+        "seed": 5,
+    }
+    assert printed(output((1,), True))["accept_length"] is None, "of the prefill alone"
+    plain = printed(output((1,), False), output((2,), True, Round(0, 0, 0, 0, 1)))
+    assert plain["accept_length"] == plain["accept_length_eos_corrected"] == 1
