@@ -16,7 +16,6 @@ from oracle_files import ORACLES
 from wide_pair import wide_target
 
 from convert import fill, load_draft, load_target, save_hf
-from convert.conversion.cli import main as convert_main
 from convert.files import safetensors_files
 from convert.files.box import box_of
 from convert.files.safetensors_files import read_box
@@ -190,12 +189,3 @@ def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(
     with pytest.raises(ValueError, match=message):
         load_target(ORACLES / directory, mesh=make_mesh(devices, enable_expert_parallel=by_expert))
     assert bytes_read == []
-
-
-def test_a_store_is_restored_onto_any_mesh(wide: Path, tmp_path: Path) -> None:
-    stored = tmp_path / "stored"
-    assert convert_main([str(wide), str(stored)]) == 0
-    for mesh in (make_mesh(8), make_mesh(4, enable_expert_parallel=True)):
-        for dtype in ("float32", "bfloat16"):
-            ours = load_target(stored, mesh=mesh, dtype=dtype)
-            assert_like_whole(ours, load_target(wide, dtype=dtype), mesh)

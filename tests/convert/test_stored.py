@@ -44,6 +44,7 @@ def assert_same_model(ours: nnx.Module, theirs: nnx.Module) -> None:
 @pytest.mark.parametrize("name", sweep(TARGETS, ["kimi_w4a8_quark", "minimax_fp8block"]))
 def test_a_converted_target_is_the_published_one(name: str, tmp_path: Path) -> None:
     stored = converted(name, tmp_path)
+    assert main(["--verify", str(ORACLES / name), str(stored)]) == 0
     for activations in (True, False):
         assert_same_model(
             load_target(stored, quantize_activations=activations),

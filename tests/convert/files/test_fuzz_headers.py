@@ -107,26 +107,6 @@ def test_values_in_a_header(directory: Path, edits: list[tuple[str, int, Any]]) 
     opens_or_says_why(directory, open_published)
 
 
-@given(
-    offsets=st.lists(
-        st.tuples(st.integers(0, 20), st.integers(-9, 9), st.integers(-9, 9)),
-        min_size=1,
-        max_size=3,
-    )
-)
-@fuzz(60)
-def test_offsets_that_overlap_or_leave_gaps(
-    directory: Path, offsets: list[tuple[int, int, int]]
-) -> None:
-    header, size, config = sound(SMALL)
-    for which, start, end in offsets:
-        found = list(header.values())[which % len(header)]["data_offsets"]
-        found[:] = [found[0] + start, found[1] + end]
-    write_checkpoint(directory, json.dumps(header).encode(), size, config)
-    moved = header != sound(SMALL)[0]
-    assert moved == bool(opens_or_says_why(directory, open_published))
-
-
 TENSOR_EDITS = st.tuples(
     st.sampled_from(["dtype", "shape", "remove", "add", "rename", "part"]),
     st.integers(0, 2**20),
