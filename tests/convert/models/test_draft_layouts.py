@@ -124,7 +124,9 @@ def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -
     assert draft.midlayer.self_attn.q_proj.kernel.get_value().shape == (2 * HIDDEN, 96)
 
 
-@pytest.mark.parametrize("options", [*((name,) for name in NORM_TENSORS), tuple(NORM_TENSORS)])
+@pytest.mark.parametrize(
+    "options", [("norm_before_fc", "norm_output"), ("fc_norm", "norm_before_residual")]
+)
 @pytest.mark.parametrize("source", [GROUPED, LATENT], ids=lambda path: path.name)
 def test_eagle_31_norms_survive_the_round_trip(
     target: Target, source: Path, options: tuple[str, ...], tmp_path: Path
@@ -136,7 +138,7 @@ def test_eagle_31_norms_survive_the_round_trip(
         config=lambda published: {**published, **dict.fromkeys(options, True)},
     )
     draft = load_draft(newer, target)
-    assert all(getattr(draft.config, name) for name in options)
+    assert {name for name in NORM_TENSORS if getattr(draft.config, name)} == set(options)
     save_hf(draft, tmp_path / "saved")
     assert_same(load_draft(tmp_path / "saved", target), draft)
 
@@ -169,53 +171,6 @@ def test_a_single_aux_layer_survives_the_round_trip(target: Target, tmp_path: Pa
     assert draft.config.aux_layer_ids == (2,)
     save_hf(draft, tmp_path / "saved")
     assert_same(load_draft(tmp_path / "saved", target), draft)
-
-
-@pytest.mark.parametrize(
-    ("options", "tensors", "message"),
-    [
-        ({}, with_norms("fc_norm"), r"fc_norm\.0\.weight: matched by 0 rules"),
-        ({}, with_norms("norm_before_fc"), r"input_norm\.weight: matched by 0 rules"),
-        ({"fc_norm": True}, None, r"fc_norm\.0\.weight: no tensor in the checkpoint"),
-        ({"norm_before_fc": True}, None, r"input_norm\.weight: no tensor in the checkpoint"),
-        (
-            {"norm_before_fc": True},
-            lambda t: t.update({"input_norm.weight": np.ones(HIDDEN, np.float32)}),
-            r"input_norm\.weight: expected shape \(384,\), got \(128,\)",
-        ),
-        ({"num_aux_hidden_states": 4}, None, "num_aux_hidden_states is 4"),
-    ],
-)
-def test_norms_that_do_not_fit_the_configuration(
-    target: Target,
-    options: dict[str, Any],
-    tensors: Callable[[Tensors], None] | None,
-    message: str,
-    tmp_path: Path,
-) -> None:
-    edited = copy_edited(
-        GROUPED, tmp_path / "draft", tensors=tensors, config=lambda c: {**c, **options}
-    )
-    with pytest.raises(ValueError, match=message):
-        load_draft(edited, target)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kv_lora_rank": 24}, r"kv_a_proj_with_mqa\.weight: expected shape \(32, 256\)"),
-        ({"v_head_dim": 12}, r"o_proj\.weight: expected shape \(128, 48\)"),
-        ({"q_lora_rank": None}, r"q_a_proj\.weight: matched by 0 rules"),
-        ({"kv_lora_rank": None}, "lacks kv_lora_rank"),
-        ({"architectures": ["LlamaForCausalLMEagle3"]}, "kv_b_proj.weight: matched by 0 rules"),
-    ],
-)
-def test_latent_widths_that_do_not_fit_the_tensors(
-    target: Target, fields: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    edited = copy_edited(LATENT, tmp_path / "draft", config=lambda c: {**c, **fields})
-    with pytest.raises(ValueError, match=message):
-        load_draft(edited, target)
 
 
 def test_rope_of_a_latent_draft_can_be_overridden(target: Target) -> None:
