@@ -149,7 +149,7 @@ def test_frames_of_a_chunk_have_one_size_and_a_limit() -> None:
 
 
 TEXT = 40
-VISION = {
+OTHER_VISION = {
     "vt_hidden_size": 72,
     "vt_num_hidden_layers": 2,
     "vt_num_attention_heads": 3,
@@ -182,7 +182,7 @@ def published(merge: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json, which names no placeholder, and preprocessor_config.json."""
     config = json.loads((CHECKPOINT / "config.json").read_text())
     del config["media_placeholder_token_id"]
-    config["vision_config"] |= VISION | {"merge_kernel_size": [merge, merge]}
+    config["vision_config"] |= OTHER_VISION | {"merge_kernel_size": [merge, merge]}
     config["text_config"] |= {"hidden_size": TEXT, "vocab_size": 163_840}
     kernel = [merge, merge] if merge % 2 else merge
     return config, {"media_proc_cfg": MEDIA | {"merge_kernel_size": kernel}}
