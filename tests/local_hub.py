@@ -37,7 +37,6 @@ class LocalHub:
     gated: set[str] = field(default_factory=set)
     token: str = "hf_let_me_in"
     lfs: set[str] = field(default_factory=set)
-    cut_after: dict[str, int] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     served: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
@@ -133,12 +132,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Repo-Commit", commit)
         self.end_headers()
         if self.command == "GET":
-            cut = self.of.cut_after.pop(name, len(content))
-            with suppress(OSError):  # Who downloads may have gone.
-                for first in range(start, start + cut, PIECE):
-                    self.wfile.write(content[first : min(first + PIECE, start + cut)])
+            with suppress(OSError):  # The client may have gone.
+                for first in range(start, len(content), PIECE):
+                    self.wfile.write(content[first : first + PIECE])
                     sleep(0.1 if name in self.of.slow else 0)
-            self.close_connection = cut < len(content)
 
     def _elsewhere(self, name: str, commit: str, directory: Path, file: str) -> None:
         content = (directory / file).read_bytes()
