@@ -28,8 +28,7 @@ class LocalHub:
     """Repositories by id: the directory of each revision.
 
     gated: ids that need the token. lfs: files that lie elsewhere, as large ones do: their address
-    answers with another, which takes no token. cut_after: bytes of its first answers, a number for
-    each file, behind which the connection breaks. slow: files that take seconds. served: (method,
+    answers with another, which takes no token. slow: files that take seconds. served: (method,
     file, Range) of every request for a file.
     """
 

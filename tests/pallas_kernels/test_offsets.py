@@ -20,7 +20,6 @@ from pallas_kernels import (
     mla_decode,
     mla_prefill,
 )
-from pallas_kernels.mla_prefill.expand import expand
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import triton_ir
 
@@ -102,16 +101,6 @@ def chunk_ir(name: str, dtype: Any, pages: int) -> str:
     return ir_of(attend, name, *queries, *arrays)
 
 
-def expanded_ir(heads: int) -> str:
-    """Keys and values of every head for 2 x 512 slots."""
-
-    def run(kernel: Any, pool: Any, table: Any, positions: Any, _: Any) -> Any:
-        return expand(kernel, kernel, PagedKV((pool,), (None,), table, positions))
-
-    kernel = shape(jnp.bfloat16, heads, 512, 128)
-    return ir_of(run, "mla_prefill_expand", kernel, shape(jnp.bfloat16, 9, PAGE_SIZE, 576))
-
-
 def written_ir(write: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
     place = shape(jnp.int32, SEQUENCES, 1)
     with gpu.assume("gfx950", compiling=True):
@@ -169,10 +158,3 @@ def test_so_have_a_chunks(name: str, block: str) -> None:
     form = rf"tensor<{block}x!tt\.ptr<f8E4M3FN>>, tensor<{block}xi(\d+)>"
     found = [re.findall(form, chunk_ir(name, jnp.float8_e4m3fn, pages + more)) for more in (0, 1)]
     assert [set(bits) for bits in found] == [{"32"}, {"64"}]
-
-
-def test_so_have_the_keys_and_values_that_a_chunk_expands() -> None:
-    form = r"tensor<64x128x!tt\.ptr<bf16>>, tensor<64x128xi(\d+)>"
-    heads = 2**31 // (SEQUENCES * 8 * PAGE_SIZE * 128)
-    few, many = (set(re.findall(form, expanded_ir(heads + more))) for more in (0, 1))
-    assert few == {"32"} and "64" in many

@@ -10,6 +10,7 @@ from jax.experimental import pallas as pl
 from numpy.typing import NDArray
 
 from pallas_kernels import gpu, triton
+from pallas_kernels.tile_product import Operand, ProductTiles, launch_tiles, multiply_tile
 
 ROWS, OUTPUTS, INPUTS = 16, 32, 128
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -145,3 +146,23 @@ def test_h200_adds_every_32_products_of_float8_in_float32_with_the_weights_in_fr
 def test_elsewhere_a_product_of_float8_says_nothing_of_its_sums(arch: str, columns: int):
     """Fewer columns than a warp group has rows, and AMD's, whose matrix units sum in float32."""
     assert "maxNumImpreciseAcc" not in ir_of_float8_product(arch, 64, columns)
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_steps_loaded_ahead_change_no_bit(steps: int) -> None:
+    rng = np.random.default_rng(steps)
+    x = jnp.asarray(rng.normal(size=(16, 16 * steps)), jnp.float32)
+    w = jnp.asarray(rng.normal(size=(16 * steps, 32)), jnp.float32)
+
+    def product(ahead: int) -> np.ndarray:
+        tiles = ProductTiles(16, 16, 16, ahead=ahead)
+        return np.asarray(
+            launch_tiles(
+                multiply_tile, "product", tiles, Operand(x), [Operand(w)], [32], jnp.float32
+            )[0][0]
+        )
+
+    plain = product(0)
+    np.testing.assert_allclose(plain, np.asarray(x) @ np.asarray(w), rtol=1e-4, atol=1e-5)
+    for ahead in (2, 3):
+        np.testing.assert_array_equal(product(ahead), plain)

@@ -57,13 +57,6 @@ def test_equals_the_contract(tokens: int, experts: int) -> None:
     assert in_use(got.tiles) == in_use(expected.tiles)
 
 
-def test_weights_may_stay_as_they_are() -> None:
-    options = replace(OPTIONS, normalise=False)
-    got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "xla"))
-    np.testing.assert_array_equal(got.weights, expected.weights)
-    assert expected.tiles is None
-
-
 @pytest.mark.parametrize("tokens", [7, 128])
 def test_nan_in_a_row_stays_in_that_row_and_its_experts_exist(tokens: int) -> None:
     scores, bias = logits(tokens, 24)

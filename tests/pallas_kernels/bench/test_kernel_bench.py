@@ -1,19 +1,16 @@
 """The benchmark command on a CPU, where its times mean nothing, and its arithmetic."""
 
 import json
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax import Array
 
 from pallas_kernels import tuning
@@ -21,31 +18,23 @@ from pallas_kernels.all_cases import all_cases
 from pallas_kernels.bench.ahead import Turns
 from pallas_kernels.bench.bars import bars
 from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.choice.chosen import in_turn
 from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.correct import compile_contract, largest_error
 from pallas_kernels.bench.given_rows import with_given_rows
-from pallas_kernels.bench.measure import FLEX, XLA, Measured, compile_case, measure, with_floor
+from pallas_kernels.bench.measure import XLA, Measured, compile_case, measure, with_floor
 from pallas_kernels.bench.peers.by_torch import torch_peers
 from pallas_kernels.bench.timing import (
-    CACHE_BYTES,
     DRY,
     Chain,
-    Effort,
     Programs,
     Spread,
     Timed,
     chained,
-    copies_for,
     nbytes_of,
-    sampled,
 )
 from pallas_kernels.bench.tune import around, tune, write_tuned
 from pallas_kernels.case import Case
 from pallas_kernels.grouped_matmul import GatedKernels, grouped_mlp
-from pallas_kernels.mla_decode import cases as mla_cases
-from pallas_kernels.paged.case import PagedCase
-from pallas_kernels.shapes import LatentAttention
 from pallas_kernels.tuning import tuned
 
 CEILINGS = Ceilings(read=1e12, copy=1e12, bf16=1e12, fp8=2e12)
@@ -73,13 +62,6 @@ def case_of(operation: str = "matmul", shape: str = "small@tp4", **changed: Any)
 
 def wrong(x: Array, w: Array) -> Array:
     return (x @ w).at[3].multiply(1.5)
-
-
-def test_operations_take_turns_so_that_a_budget_cuts_all_alike():
-    first, prefill = case_of("a", variant="1"), case_of("a", variant="2", decode=False)
-    whole, other = case_of("a", "small@tp1"), case_of("b")
-    turns = in_turn([prefill, whole, first, other])
-    assert turns == [first, other, whole, prefill]
 
 
 @pytest.mark.usefixtures("no_jaxtyping")
@@ -167,29 +149,6 @@ def test_grouped_products_of_torch_are_what_ours_are_once_rows_are_sorted_and_su
     assert np.abs(ours - found).max() / np.abs(ours).max() < 2e-2
 
 
-def test_the_floor_is_the_bytes_or_the_arithmetic():
-    assert CEILINGS.floor_us(3_000_000, 1_000_000, fp8=False) == pytest.approx(3)
-    assert CEILINGS.floor_us(1_000_000, 8_000_000, fp8=False) == pytest.approx(8)
-    assert CEILINGS.floor_us(1_000_000, 8_000_000, fp8=True) == pytest.approx(4)
-
-
-@pytest.mark.parametrize(("nbytes", "copies"), [(1, 32), (CACHE_BYTES // 8, 8), (CACHE_BYTES, 1)])
-def test_copies_of_the_arguments_are_more_than_a_cache_holds(nbytes: int, copies: int):
-    assert copies_for(nbytes) == copies
-
-
-def test_short_runs_are_chained_until_the_dispatch_of_their_program_does_not_count():
-    assert Chain.of(1 << 20, Effort()) == Chain(copies=32, runs=128)
-    assert Chain.of(40 << 20, Effort()) == Chain(copies=13, runs=96)
-    assert Chain.of(1 << 33, Effort()) == Chain(copies=1, runs=1)
-    assert Chain.of(1, DRY) == Chain(copies=2, runs=2)
-
-
-def test_quartiles_lie_between_the_samples_however_few_they_are():
-    spread = sampled(lambda: None, 1, samples=2)
-    assert 0 < spread.low <= spread.median <= spread.high
-
-
 def test_runs_of_a_chain_go_over_all_copies_and_wait_for_each_other():
     once = jax.jit(lambda x: x + 1)
     sets = [(jnp.float32(i),) for i in range(2)]
@@ -224,39 +183,6 @@ def test_a_bar_is_held_against_its_worst_case():
         ("grouped_mlp, 8 tokens on", "bf16", True),
         ("grouped_mlp, 64 tokens at most", "bf16", False),
     }
-
-
-def test_latent_attention_of_others_is_the_same_attention(monkeypatch: pytest.MonkeyPatch):
-    """FlashMLA by a stand-in that reads its arguments as its interface says."""
-    monkeypatch.setitem(sys.modules, "flash_mla", flash_mla_stand_in())
-    paged = PagedCase(2, 128, batch=2)
-    case = mla_cases.make_case(LatentAttention("tiny", 4, 32, 16), paged)
-    arguments = case.example(0)
-    ours = np.asarray(case.reference(*arguments), np.float32)
-    peers = torch_peers("mla_decode", arguments)
-    assert set(peers) == {"flash_mla", "torch two bmm", FLEX}
-    flash = peers["flash_mla"](arguments)()[0].float().numpy()
-    np.testing.assert_allclose(flash, ours, atol=2e-2)
-    # Without a mask the first row sees one slot too many of 128.
-    both = peers["torch two bmm"](arguments)().float().numpy().reshape(ours.shape)
-    np.testing.assert_allclose(both[:, 1], ours[:, 1], atol=2e-2)
-
-
-def flash_mla_stand_in() -> Any:
-    def attend(
-        q: Any, pool: Any, table: Any, lengths: Any, width: int, schedule: Any, **options: Any
-    ) -> Any:
-        assert options["causal"] and schedule == "schedule"
-        rows = pool[table.long()].flatten(1, 2)[:, :, 0]
-        scores = torch.einsum("bqhd,bsd->bhqs", q.float(), rows.float()) * options["softmax_scale"]
-        last = lengths[:, None] - q.shape[1] + torch.arange(q.shape[1])
-        seen = torch.arange(rows.shape[1]) <= last[..., None]
-        weights = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-        return torch.einsum("bhqs,bsd->bqhd", weights, rows[..., :width].float()), None
-
-    return SimpleNamespace(
-        get_mla_metadata=lambda: ("schedule", None), flash_mla_with_kvcache=attend
-    )
 
 
 @dataclass(frozen=True)
