@@ -28,25 +28,28 @@ WEIGHT = np.linspace(0.5, 2, KV_LORA, dtype=np.float32)
 ANGLES = np.random.default_rng(2).uniform(-3, 3, (BATCH, Q_LEN, HALF))
 
 
+COS_SIN = [np.asarray(f(ANGLES), np.float32) for f in (np.cos, np.sin)]
+EMPTY = np.zeros((PAGES, PAGE_SIZE, WIDTH), np.float32)
+
+
+def write(
+    compressed: Any, pool: Any, implementation: str, scale: Any = None, **queries: Any
+) -> tuple[jax.Array, Any]:
+    """The pool, and the normed low rank of queries where it is given."""
+    places = PLACES // PAGE_SIZE, PLACES % PAGE_SIZE
+    options = {"kv_scale": scale, **queries, "implementation": implementation}
+    arrays = map(jnp.asarray, (*COS_SIN, pool, *places))
+    return cache_latents(
+        jnp.asarray(compressed), Norm(jnp.asarray(WEIGHT), EPS), *arrays, **options
+    )
+
+
 def run(
-    compressed: NDArray, implementation: str, pool: NDArray, scale: float | None = None
+    compressed: NDArray, implementation: str, pool: NDArray = EMPTY, scale: float | None = None
 ) -> NDArray:
-    cos, sin = np.cos(ANGLES).astype(np.float32), np.sin(ANGLES).astype(np.float32)
-
-    def write(compressed: jax.Array, pool: jax.Array) -> jax.Array:
-        return cache_latents(
-            compressed,
-            Norm(jnp.asarray(WEIGHT), EPS),
-            jnp.asarray(cos),
-            jnp.asarray(sin),
-            pool,
-            jnp.asarray(PLACES // PAGE_SIZE),
-            jnp.asarray(PLACES % PAGE_SIZE),
-            kv_scale=None if scale is None else jnp.float32(scale),
-            implementation=implementation,
-        )[0]
-
-    return np.asarray(jax.jit(write)(compressed, pool))
+    factor = None if scale is None else jnp.float32(scale)
+    call = jax.jit(lambda rows, pool: write(rows, pool, implementation, factor)[0])
+    return np.asarray(call(compressed, pool)).reshape(-1, pool.shape[-1])
 
 
 def expected_rows(compressed: NDArray) -> NDArray[np.float64]:
@@ -62,7 +65,7 @@ def expected_rows(compressed: NDArray) -> NDArray[np.float64]:
 def test_rows_are_normed_and_rotated_and_nothing_else_is_touched(implementation: str) -> None:
     """Against float64 and complex multiplication; what was there before keeps its bits."""
     before = np.random.default_rng(3).normal(size=(PAGES, PAGE_SIZE, WIDTH)).astype(np.float32)
-    pool = run(rows(), implementation, before).reshape(-1, WIDTH)
+    pool = run(rows(), implementation, before)
     expected = before.reshape(-1, WIDTH).copy()
     untouched = np.setdiff1d(np.arange(len(expected)), PLACES)
     np.testing.assert_array_equal(pool[untouched], expected[untouched])
@@ -75,22 +78,19 @@ def test_a_row_that_is_not_finite_has_a_key_of_nan_and_harmless_values(
 ) -> None:
     spoiled = rows()
     spoiled[1, 2] = np.nan
-    empty = np.zeros((PAGES, PAGE_SIZE, WIDTH), np.float32)
-    pool = run(spoiled, implementation, empty).reshape(-1, WIDTH)
+    pool = run(spoiled, implementation)
     row = pool[PLACES[1, 2]]
     assert np.isnan(row[KV_LORA:]).all() and (row[:KV_LORA] == 0).all()
     others = np.delete(PLACES.reshape(-1), 6)
-    np.testing.assert_array_equal(
-        pool[others], run(rows(), implementation, empty).reshape(-1, WIDTH)[others]
-    )
+    np.testing.assert_array_equal(pool[others], run(rows(), implementation)[others])
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_float8_pools_hold_rows_by_their_scale_and_saturate(implementation: str) -> None:
     large = rows()
     large[0, 0, KV_LORA:] = 1e6
-    empty = np.zeros((PAGES, PAGE_SIZE, WIDTH), ml_dtypes.float8_e4m3fn)
-    pool = run(large, implementation, empty, 0.5).reshape(-1, WIDTH)[PLACES].astype(np.float32)
+    empty = EMPTY.astype(ml_dtypes.float8_e4m3fn)
+    pool = run(large, implementation, empty, 0.5)[PLACES].astype(np.float32)
     exact = np.clip(expected_rows(large) / 0.5, -448, 448)
     # A value between two of e4m3fn may go to either where float32 and float64 differ.
     np.testing.assert_allclose(pool, exact, rtol=2**-4 + 1e-5, atol=2**-10)
@@ -101,21 +101,9 @@ def test_float8_pools_hold_rows_by_their_scale_and_saturate(implementation: str)
 def test_the_low_rank_of_queries_is_normed_beside_it(implementation: str) -> None:
     low = np.random.default_rng(4).normal(size=(BATCH, Q_LEN, 21)).astype(np.float32)
     weight = np.linspace(-1, 1, 21, dtype=np.float32)
-    ones = np.ones((BATCH, Q_LEN, HALF), np.float32)
-    pool, normed = jax.jit(
-        lambda low, pool: cache_latents(
-            jnp.asarray(rows()),
-            Norm(jnp.asarray(WEIGHT), EPS),
-            jnp.asarray(ones),
-            jnp.asarray(0 * ones),
-            pool,
-            jnp.asarray(PLACES // PAGE_SIZE),
-            jnp.asarray(PLACES % PAGE_SIZE),
-            q_low=low,
-            q_norm=Norm(jnp.asarray(weight), 1e-3),
-            implementation=implementation,
-        )
-    )(low, np.zeros((PAGES, PAGE_SIZE, WIDTH), np.float32))
+    norm = Norm(jnp.asarray(weight), 1e-3)
+    call = jax.jit(lambda low: write(rows(), EMPTY, implementation, q_low=low, q_norm=norm))
+    pool, normed = call(low)
     wide = low.astype(np.float64)
     expected = weight * wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
     np.testing.assert_allclose(normed, expected, atol=1e-6)
@@ -129,23 +117,10 @@ def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
     ptpc = QuantFormat("fp8_channel", "fp8_token")
     low = np.random.default_rng(4).normal(size=(BATCH, Q_LEN, 64)).astype(np.float32)
     weights, _ = random_array(ptpc, 24, 64)
-    ones = np.ones((BATCH, Q_LEN, HALF), np.float32)
+    asked: Any = {"q_low": jnp.asarray(low), "q_norm": Norm(jnp.linspace(-1, 1, 64), 1e-3)}
 
     def run(implementation: str) -> tuple[Any, jax.Array]:
-        _, normed = cache_latents(
-            jnp.asarray(rows()),
-            Norm(jnp.asarray(WEIGHT), EPS),
-            jnp.asarray(ones),
-            jnp.asarray(0 * ones),
-            jnp.zeros((PAGES, PAGE_SIZE, WIDTH)),
-            jnp.asarray(PLACES // PAGE_SIZE),
-            jnp.asarray(PLACES % PAGE_SIZE),
-            q_low=jnp.asarray(low),
-            q_norm=Norm(jnp.linspace(-1, 1, 64), 1e-3),
-            q_format=ptpc,
-            implementation=implementation,
-        )
-        assert normed is not None
+        _, normed = write(rows(), EMPTY, implementation, **asked, q_format=ptpc)
         fitting = for_gpu(weights) if implementation == "pallas" else weights
         return normed, matmul(normed, fitting, implementation=implementation)
 
@@ -165,8 +140,8 @@ def test_queries_for_a_float8_product_come_quantised(arch: str) -> None:
 
 @pytest.mark.usefixtures("no_jaxtyping")
 def test_what_does_not_fit_is_refused() -> None:
-    empty = np.zeros((PAGES, PAGE_SIZE, WIDTH + 1), np.float32)
+    wide = np.zeros((PAGES, PAGE_SIZE, WIDTH + 1), np.float32)
     with pytest.raises(ValueError, match=r"rows are 24 \+ 10 values; compressed has 34, the pool"):
-        run(rows(), "xla", empty)
+        run(rows(), "xla", wide)
     with pytest.raises(ValueError, match="needs its scale"):
-        run(rows(), "xla", empty[..., 1:].astype(ml_dtypes.float8_e4m3fn))
+        run(rows(), "xla", EMPTY.astype(ml_dtypes.float8_e4m3fn))

@@ -34,7 +34,6 @@ from pallas_kernels.bench.timing import (
 )
 from pallas_kernels.bench.tune import around, tune, write_tuned
 from pallas_kernels.case import Case
-from pallas_kernels.grouped_matmul import GatedKernels, grouped_mlp
 from pallas_kernels.tuning import tuned
 
 CEILINGS = Ceilings(read=1e12, copy=1e12, bf16=1e12, fp8=2e12)
@@ -90,17 +89,6 @@ def test_errors_are_shares_of_the_largest_value_and_nan_is_no_result():
     assert error_of(which) == 1.0
 
 
-def test_a_row_rounded_before_it_is_rounded_to_float8_is_right_and_two_steps_off_is_wrong():
-    """The contract is widened, so its rows are not."""
-    (case,) = (case for case in rehearsed() if case.operation == "cache_heads")
-    arguments = case.example(0)
-    wanted = compile_contract(case, arguments)(*arguments)
-    q, keys, values = jax.jit(case.run)(*arguments)
-    assert largest_error((q, keys, values), wanted) <= case.tolerance
-    further = (1.25 * keys.astype(jnp.float32)).astype(keys.dtype)
-    assert largest_error((q, further, values), wanted) > case.tolerance
-
-
 def measured(case: Case, **options: Any) -> Measured:
     return measure(case, compile_case(case, DRY, nullcontext), DRY, Turns(), **options)
 
@@ -134,19 +122,6 @@ def test_a_float8_product_is_compared_with_quantising_inside_and_before_on_both_
     for prepare in (before, inside):
         theirs = prepare(arguments)().float().numpy()
         assert np.abs(ours - theirs).max() / np.abs(ours).max() < 2e-2
-
-
-def test_grouped_products_of_torch_are_what_ours_are_once_rows_are_sorted_and_summed():
-    keys = jax.random.split(jax.random.key(0), 5)
-    gate, up = (jax.random.normal(key, (4, 32, 16), jnp.bfloat16) / 8 for key in keys[:2])
-    down = jax.random.normal(keys[2], (4, 16, 32), jnp.bfloat16) / 8
-    x = jax.random.normal(keys[3], (6, 32), jnp.bfloat16)
-    ids = jax.lax.top_k(jax.random.uniform(keys[4], (6, 4)), 2)[1]
-    arguments = x, GatedKernels(gate, up, down), ids, jnp.full(ids.shape, 0.5)
-    theirs = torch_peers("grouped_mlp", arguments)["torch._grouped_mm with sorting and sum"]
-    ours = np.asarray(grouped_mlp(x, gate, up, down, ids, arguments[3]), np.float32)
-    found = theirs(arguments)().float().numpy()
-    assert np.abs(ours - found).max() / np.abs(ours).max() < 2e-2
 
 
 def test_runs_of_a_chain_go_over_all_copies_and_wait_for_each_other():

@@ -23,7 +23,6 @@ from pallas_kernels.bench import carry as carrying
 from pallas_kernels.bench import session
 from pallas_kernels.bench.ahead import Ahead, Turns
 from pallas_kernels.bench.ceilings import Ceilings
-from pallas_kernels.bench.choice.chosen import NAMED, named
 from pallas_kernels.bench.measure import Measured
 from pallas_kernels.bench.record import Record, measured_case, read_record
 from pallas_kernels.bench.timing import Spread, Timed
@@ -114,17 +113,6 @@ def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
     path.write_text("not JSON\n" + path.read_text())
     with pytest.raises(ValueError, match=r"record.jsonl, line 1: expected JSON, got 'not JSON'"):
         read_record(path)
-
-
-def test_the_named_cases_exist_are_few_and_hold_a_case_for_every_bar():
-    cases = named(all_cases())
-    assert len(cases) == len(set(NAMED)) <= 25
-    names = [case.name for case in cases]
-    verify = [name for name in names if name.startswith("mla_decode") and " q4_8k_page64" in name]
-    assert any(name.replace(" q4_", " q1_") in names for name in verify)
-    assert any("grouped_mlp" in name and " bf16 " in name for name in names)
-    assert any("fp8_matmul" in name and " ptpc " in name for name in names)
-    assert any("logits_argmax" in name for name in names)
 
 
 def test_nothing_compiles_while_somebody_times_and_who_times_does_not_wait_for_those_that_queue():
