@@ -8,14 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from clients import anthropic_client, openai_client
 from clients.client import Client, Server
+from clients.packages import ANTHROPIC, OPENAI
 from clients.runs import demo_server, run_client
 from kv_index import IndexCopy
 from processes import serving
 from vllm_wire import Subscriber, apply
-
-LIGHT = (*openai_client.CLIENTS, *anthropic_client.CLIENTS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, events: dict[str, str]) -> 
         yield running
 
 
-@pytest.mark.parametrize("client", LIGHT, ids=lambda c: c.distribution)
+@pytest.mark.parametrize("client", [OPENAI, ANTHROPIC], ids=lambda c: c.distribution)
 def test_every_request_of_the_client_completes(
     server: Server, client: Client, tmp_path: Path
 ) -> None:
