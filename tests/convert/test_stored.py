@@ -58,13 +58,6 @@ def test_a_converted_draft_is_the_published_one(name: str, target: Target, tmp_p
     assert_same_model(load_draft(stored, target), load_draft(ORACLES / name, target))
 
 
-def test_a_converted_draft_without_a_head_shares_the_targets(
-    target: Target, tmp_path: Path
-) -> None:
-    stored = converted("draft_mha_bf16", tmp_path)
-    assert load_draft(stored, target, lm_head="target").lm_head is target.lm_head
-
-
 def test_the_order_of_int4_was_decided_by_the_conversion(target: Target, tmp_path: Path) -> None:
     linear = converted("draft_mha_int4_pc", tmp_path, "--int4-order", "awq")
     wrong = load_draft(linear, target)

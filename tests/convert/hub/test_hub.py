@@ -10,15 +10,20 @@ from collections import namedtuple
 from pathlib import Path
 from threading import Timer
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
 from huggingface_hub import constants
+from image_goldens import CHECKPOINT
 from local_hub import LocalHub
 from oracle_files import ORACLES
 
+from convert import Source, load_draft, load_target, load_tokenizer, load_vision
 from convert.command_line.stopping import SIGNALS, Stopped, raising
 from convert.hub.checkpoint import find_checkpoint, find_config
 from convert.hub.files import ALL_FILES, TOKENIZER_ALONE
-from convert.hub.source import Source
+from eagle3_jax.models.target import Target
 
 TARGET = ORACLES / "kimi_bf16"
 SLOW = "model-00001-of-000003.safetensors"
@@ -177,3 +182,44 @@ def test_a_signal_waits_for_no_file(
         assert signal.getsignal(number) == handler
     assert time.monotonic() - start < 5
     assert stopped.value.number == number
+
+
+DRAFT = ORACLES / "draft_mha_fp8_ptpc"
+
+
+def same_weights(ours: nnx.Module, theirs: nnx.Module) -> bool:
+    pairs = zip(*(jax.tree.leaves(nnx.state(model)) for model in (ours, theirs)), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_weights_are_the_directorys(hub: LocalHub, target: Target) -> None:
+    by_id = load_target("org/kimi", dtype="float32")
+    assert same_weights(by_id, target)
+    hub.add("org/draft", ORACLES / "draft_mha_bf16")
+    hub.add("org/draft", DRAFT, "fp8")
+    draft = load_draft(Source("org/draft", "fp8"), by_id)
+    assert same_weights(draft, load_draft(DRAFT, target))
+
+
+def test_vision_is_loaded_of_a_revision_into_the_directory_that_is_asked_for(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.add("org/kimi", CHECKPOINT, "vision")
+    vision = load_vision(Source("org/kimi", "vision", str(tmp_path / "elsewhere")))
+    assert same_weights(vision, load_vision(CHECKPOINT))
+    assert vision.config == load_vision(CHECKPOINT).config
+    assert "preprocessor_config.json" in hub.downloaded()
+    assert (tmp_path / "elsewhere").is_dir() and not (tmp_path / "cache").exists()
+
+
+def test_tokens_are_the_directorys_and_no_weight_is_downloaded(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    for path in (ORACLES / "tokenizer").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    hub.add("org/chat", tmp_path)
+    ours, theirs = load_tokenizer("org/chat"), load_tokenizer(ORACLES / "tokenizer")
+    chat = [{"role": "user", "content": "What is 95 + 61?"}]
+    assert ours.encode_chat(chat) == theirs.encode_chat(chat)
+    assert "model.safetensors" not in hub.downloaded()

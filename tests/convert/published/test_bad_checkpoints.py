@@ -140,6 +140,31 @@ def test_target_tensors_that_do_not_fit(
     assert str(tmp_path / "edited") in str(raised.value)
 
 
+def test_one_error_lists_every_misfit(tmp_path: Path) -> None:
+    layer = "language_model.model.layers.1.mlp.experts."
+
+    def spoil(tensors: Tensors) -> None:
+        tensors["language_model.model.norm.weight"] = np.zeros(5, np.float32)
+        tensors[f"{layer}9.up_proj.weight"] = tensors[f"{EXPERT}.weight"]
+        tensors[f"{layer}02.up_proj.weight"] = tensors.pop(f"{EXPERT}.weight")
+        tensors["language_model.model.layers.7.input_layernorm.weight"] = np.zeros(128, np.float32)
+        tensors["stray"] = np.zeros(1, np.float32)
+        del tensors[HEAD]
+
+    with pytest.raises(ValueError) as raised:
+        load_target(copy_edited(ORACLES / KIMI, tmp_path / "edited", tensors=spoil))
+    for misfit in (
+        "norm.weight: expected shape (128,), got (5,)",
+        "experts.9.up_proj.weight: layers.1.mlp.experts.up_proj has only 6 rows",
+        "experts.02.up_proj.weight: matched by 0 rules",
+        "layers.1.mlp.experts.up_proj: no tensor for rows [2]",
+        "the model has no parameter layers.7.input_layernorm",
+        "stray: matched by 0 rules",
+        "lm_head.kernel: no tensor in the checkpoint",
+    ):
+        assert misfit in str(raised.value)
+
+
 FC = "fc that reads 192 features, 3 aux layers of this target's hidden size 128 give 384"
 HEADS = "num_key_value_heads 4 in config.json, but its k_proj .* holds 2 heads"
 TWICE = "midlayer.hidden_norm.weight: filled more than once"
