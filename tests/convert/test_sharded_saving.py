@@ -5,48 +5,26 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from flax import nnx
+from like_whole import assert_same_weights
 from oracle_files import ORACLES
 from sweeps import sweep
-from wide_pair import wide_target
 
 from convert import load_draft, load_target, save_hf, save_store
 from convert.fill import named_variables
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.target import Target
 
-FOUR = make_mesh(4)
-
-
-def arrays(model: nnx.Module) -> dict[str, tuple[str, bytes]]:
-    values = ((path, v.get_value()) for path, v in named_variables(model).items())
-    return {path: (str(value.dtype), np.asarray(value).tobytes()) for path, value in values}
-
-
-def layer_with_experts(model: Target) -> Any:
-    return model.layers[1]
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published target whose every count divides by 8."""
-    directory = tmp_path_factory.mktemp("wide")
-    save_hf(wide_target(), directory)
-    return directory
-
 
 def test_what_four_devices_save_restores_onto_eight_and_one(wide: Path, tmp_path: Path) -> None:
     target = load_target(wide, mesh=FOUR)
-    expected = arrays(target)
     save_store(target, tmp_path / "stored")
     save_hf(target, tmp_path / "published", dtype="float32")
     for directory in (tmp_path / "stored", tmp_path / "published"):
         for mesh in (make_mesh(8), make_mesh(8, enable_expert_parallel=True), None):
             restored = load_target(directory, mesh=mesh)
             assert mesh_of(restored) == mesh and restored.config == target.config
-            assert arrays(restored) == expected
+            assert_same_weights(restored, target)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +36,10 @@ def test_quantised_targets_restore_as_they_were(name: str, by_expert: bool, tmp_
     save_store(target, tmp_path / "stored")
     for mesh in (make_mesh(2, enable_expert_parallel=not by_expert), None):
         restored = load_target(tmp_path / "stored", mesh=mesh)
-        assert arrays(restored) == arrays(target)
-        ours, theirs = (layer_with_experts(model) for model in (restored, target))
-        assert ours.mlp.experts.up_proj.format == theirs.mlp.experts.up_proj.format
+        assert_same_weights(restored, target)
+        layers: list[Any] = [model.layers[1] for model in (restored, target)]
+        ours, theirs = (layer.mlp.experts.up_proj.format for layer in layers)
+        assert ours == theirs
 
 
 @pytest.mark.parametrize("name", ["draft_mha_d2t_bf16", "draft_mha_fp8_ptpc"])
@@ -74,10 +53,10 @@ def test_a_draft_is_saved_from_a_mesh_without_what_is_its_targets(
     alone = load_target(ORACLES / "kimi_bf16")
     restored = load_draft(tmp_path / "stored", alone)
     assert (restored.lm_head is alone.lm_head) == (head == "target")
-    assert arrays(restored) == arrays(draft)
+    assert_same_weights(restored, draft)
     if head == "auto":
         save_hf(draft, tmp_path / "published", dtype="float32")
-        assert arrays(load_draft(tmp_path / "published", alone)) == arrays(draft)
+        assert_same_weights(load_draft(tmp_path / "published", alone), draft)
 
 
 def test_one_parameter_is_gathered_at_a_time(wide: Path, tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from flax import nnx
+from like_whole import assert_same_weights
 from oracle_files import ORACLES
 from sweeps import sweep
 
 from convert import load_draft, load_target
 from convert.conversion.cli import main
-from convert.fill import named_variables
 from eagle3_jax.models.target import Target
 
 TARGETS = (
@@ -33,12 +32,7 @@ def converted(name: str, into: Path, *flags: str) -> Path:
 
 def assert_same_model(ours: nnx.Module, theirs: nnx.Module) -> None:
     assert str(nnx.graphdef(ours)) == str(nnx.graphdef(theirs))
-    expected = named_variables(theirs)
-    assert set(named_variables(ours)) == set(expected)
-    for path, variable in named_variables(ours).items():
-        got, wanted = np.asarray(variable.get_value()), np.asarray(expected[path].get_value())
-        assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(got, wanted, err_msg=path)
+    assert_same_weights(ours, theirs)
 
 
 @pytest.mark.parametrize("name", sweep(TARGETS, ["kimi_w4a8_quark", "minimax_fp8block"]))

@@ -10,12 +10,10 @@ from collections import namedtuple
 from pathlib import Path
 from threading import Timer
 
-import jax
-import numpy as np
 import pytest
-from flax import nnx
 from huggingface_hub import constants
 from image_goldens import CHECKPOINT
+from like_whole import assert_same_weights
 from local_hub import LocalHub
 from oracle_files import ORACLES
 
@@ -187,18 +185,13 @@ def test_a_signal_waits_for_no_file(
 DRAFT = ORACLES / "draft_mha_fp8_ptpc"
 
 
-def same_weights(ours: nnx.Module, theirs: nnx.Module) -> bool:
-    pairs = zip(*(jax.tree.leaves(nnx.state(model)) for model in (ours, theirs)), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
 def test_weights_are_the_directorys(hub: LocalHub, target: Target) -> None:
     by_id = load_target("org/kimi", dtype="float32")
-    assert same_weights(by_id, target)
+    assert_same_weights(by_id, target)
     hub.add("org/draft", ORACLES / "draft_mha_bf16")
     hub.add("org/draft", DRAFT, "fp8")
     draft = load_draft(Source("org/draft", "fp8"), by_id)
-    assert same_weights(draft, load_draft(DRAFT, target))
+    assert_same_weights(draft, load_draft(DRAFT, target))
 
 
 def test_vision_is_loaded_of_a_revision_into_the_directory_that_is_asked_for(
@@ -206,7 +199,7 @@ def test_vision_is_loaded_of_a_revision_into_the_directory_that_is_asked_for(
 ) -> None:
     hub.add("org/kimi", CHECKPOINT, "vision")
     vision = load_vision(Source("org/kimi", "vision", str(tmp_path / "elsewhere")))
-    assert same_weights(vision, load_vision(CHECKPOINT))
+    assert_same_weights(vision, load_vision(CHECKPOINT))
     assert vision.config == load_vision(CHECKPOINT).config
     assert "preprocessor_config.json" in hub.downloaded()
     assert (tmp_path / "elsewhere").is_dir() and not (tmp_path / "cache").exists()

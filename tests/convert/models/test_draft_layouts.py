@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from edited import Tensors, copy_edited
+from like_whole import assert_same_weights
 from oracle_files import DRAFTS, LATENT_DRAFT, ORACLES
 
 from convert import load_draft, save_hf
-from convert.fill import named_variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
@@ -31,12 +31,7 @@ NORM_TENSORS = {
 
 def assert_same(ours: Eagle3Draft, theirs: Eagle3Draft) -> None:
     assert ours.config == theirs.config
-    weights, expected = named_variables(ours), named_variables(theirs)
-    assert set(weights) == set(expected)
-    for name, variable in weights.items():
-        np.testing.assert_array_equal(
-            np.asarray(variable.get_value()), np.asarray(expected[name].get_value()), err_msg=name
-        )
+    assert_same_weights(ours, theirs)
 
 
 def with_norms(*options: str) -> Callable[[Tensors], None]:
