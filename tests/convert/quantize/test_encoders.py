@@ -42,34 +42,12 @@ def shuffled(words: np.ndarray) -> np.ndarray:
     return pairs_to_words(words_to_pairs(words, "awq"))
 
 
-def test_vectors_of_compressed_tensors_packing() -> None:
-    vector = VECTORS["compressed_tensors_pack"]
-    words = pairs_to_words(flip_offset_binary(pack_pairs(np.array(vector["values"]))))
-    assert words.tolist() == vector["int32"]
-    values = signed(unpack_pairs(flip_offset_binary(words_to_pairs(words, "linear"))))
-    assert values.tolist() == vector["roundtrip"]
-
-
 @pytest.mark.parametrize(("reorder", "order"), [("False", "linear"), ("True", "awq")])
 def test_vectors_of_quark_int4_packing(reorder: str, order: Any) -> None:
     vector = VECTORS[f"quark_int4_pack_reorder_{reorder}"]
     words = words_in(pack_pairs(np.array(vector["values"])), order)
     assert words.reshape(-1).tolist() == vector["int32"]
     assert signed(unpack_pairs(words_to_pairs(words, order))).tolist() == vector["values"]
-
-
-def test_vectors_of_quark_mxfp4() -> None:
-    vector = VECTORS["quark_mxfp4"]
-    parts = SCHEMES["mxfp4"].encode(np.array(vector["w"], jnp.bfloat16))
-    assert parts["weight"].tolist() == vector["packed_u8"]
-    assert parts["weight_scale"].tolist() == vector["scale_e8m0_u8"]
-
-
-def test_vectors_of_quark_fp8() -> None:
-    vector = VECTORS["quark_ptpc_fp8_weight"]
-    parts = SCHEMES["ptpc_fp8"].encode(np.array(vector["w_f16"], np.float16))
-    assert parts["weight"].view(np.uint8).tolist() == vector["bytes"]
-    assert parts["weight_scale"].tolist() == vector["scale_f32"]
 
 
 @all_dtypes
