@@ -1,10 +1,6 @@
 """The benchmark command on a CPU, where its times mean nothing, and its arithmetic."""
 
-import json
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,28 +9,21 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pallas_kernels import tuning
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.bench.ahead import Turns
 from pallas_kernels.bench.bars import bars
 from pallas_kernels.bench.ceilings import Ceilings
 from pallas_kernels.bench.choice.rehearsed import rehearsed
 from pallas_kernels.bench.correct import compile_contract, largest_error
-from pallas_kernels.bench.given_rows import with_given_rows
 from pallas_kernels.bench.measure import XLA, Measured, compile_case, measure, with_floor
-from pallas_kernels.bench.peers.by_torch import torch_peers
 from pallas_kernels.bench.timing import (
     DRY,
-    Chain,
-    Programs,
     Spread,
     Timed,
     chained,
     nbytes_of,
 )
-from pallas_kernels.bench.tune import around, tune, write_tuned
 from pallas_kernels.case import Case
-from pallas_kernels.tuning import tuned
 
 CEILINGS = Ceilings(read=1e12, copy=1e12, bf16=1e12, fp8=2e12)
 
@@ -111,19 +100,6 @@ def test_a_case_is_measured_with_its_peers_and_one_that_refuses_is_recorded(
         compile_case(case_of(run=refuse), DRY, nullcontext)
 
 
-def test_a_float8_product_is_compared_with_quantising_inside_and_before_on_both_sides():
-    case = next(case for case in all_cases() if "shared_down@tp8 ptpc" in case.name)
-    arguments = case.example(0)
-    kernel = with_given_rows(*arguments)
-    np.testing.assert_array_equal(case.run(*kernel), case.run(*arguments))
-    peers = torch_peers("fp8_matmul", arguments)
-    before, inside = (peers[f"torch._scaled_mm{how}"] for how in ("", " with quantising"))
-    ours = np.asarray(case.run(*arguments), np.float32)
-    for prepare in (before, inside):
-        theirs = prepare(arguments)().float().numpy()
-        assert np.abs(ours - theirs).max() / np.abs(ours).max() < 2e-2
-
-
 def test_runs_of_a_chain_go_over_all_copies_and_wait_for_each_other():
     once = jax.jit(lambda x: x + 1)
     sets = [(jnp.float32(i),) for i in range(2)]
@@ -158,38 +134,3 @@ def test_a_bar_is_held_against_its_worst_case():
         ("grouped_mlp, 8 tokens on", "bf16", True),
         ("grouped_mlp, 64 tokens at most", "bf16", False),
     }
-
-
-@dataclass(frozen=True)
-class Tiles:
-    rows: int
-    warps: int = 4
-
-
-def test_the_tuner_goes_on_from_what_is_faster_and_right(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    times = {(16, 4): 10.0, (32, 4): 8.0, (16, 2): 9.0, (8, 4): 12.0, (32, 8): 7.0, (64, 4): 1.0}
-
-    class Instant(Programs):
-        def time(self, sets: Any, effort: Any) -> Timed:
-            us = times[self.chained()]
-            return Timed(Spread(us, us, us), Spread(us, us, us))
-
-    def compile_chain(run: Callable[..., Any], _: Any, chain: Chain) -> Programs:
-        tiles = run(*example(0))
-        wrong = times[tiles.rows, tiles.warps] == 1.0  # A KeyError: tiles that do not fit.
-        return Instant(
-            lambda *_: jnp.full(3, 2.0 - wrong), lambda: (tiles.rows, tiles.warps), chain
-        )
-
-    monkeypatch.setattr(tuning, "FOLDER", tmp_path)
-    monkeypatch.setattr("pallas_kernels.bench.tune.compile_chain", compile_chain)
-    tuning.measured.cache_clear()
-    (found,) = tune(case_of(run=lambda x, w: tuned("matmul", "m64", Tiles(16))))
-    assert (found.tiles, found.us, found.heuristic_us) == ({"rows": 32, "warps": 8}, 7.0, 10.0)
-    write_tuned("cpu", [found], {"device": "none"})
-    assert tuned("matmul", "m64", Tiles(16)) == Tiles(32, warps=8)
-    assert json.loads((tmp_path / "cpu.json").read_text())["device"] == "none"
-    tuning.measured.cache_clear()
-    assert list(around({"a": 1, "b": 4})) == [{"a": 2, "b": 4}, {"a": 1, "b": 2}, {"a": 1, "b": 8}]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from pallas_kernels.aot.workers import Failure
 from pallas_kernels.bench import __main__ as command
 from pallas_kernels.bench import carry as carrying
 from pallas_kernels.bench import session
-from pallas_kernels.bench.ahead import Ahead, Turns
+from pallas_kernels.bench.ahead import Ahead
 from pallas_kernels.bench.ceilings import Ceilings
 from pallas_kernels.bench.measure import Measured
 from pallas_kernels.bench.record import Record, measured_case, read_record
@@ -113,38 +112,6 @@ def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
     path.write_text("not JSON\n" + path.read_text())
     with pytest.raises(ValueError, match=r"record.jsonl, line 1: expected JSON, got 'not JSON'"):
         read_record(path)
-
-
-def test_nothing_compiles_while_somebody_times_and_who_times_does_not_wait_for_those_that_queue():
-    turns, first, second, timed = Turns(), Event(), Event(), Event()
-    seen: list[str] = []
-
-    def compile(name: str, until: Event) -> None:
-        with turns.compiling():
-            seen.append(name)
-            until.wait(10)
-
-    def measure() -> None:
-        with turns.timing():
-            seen.append("timed")
-            timed.wait(10)
-
-    threads = [Thread(target=compile, args=("first", first)), Thread(target=measure)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    threads.append(Thread(target=compile, args=("second", second)))
-    threads[-1].start()
-    time.sleep(0.05)
-    assert seen == ["first"]
-    first.set()
-    time.sleep(0.05)
-    assert seen == ["first", "timed"]
-    timed.set()
-    second.set()
-    for thread in threads:
-        thread.join(10)
-    assert seen == ["first", "timed", "second"]
 
 
 def test_programs_are_compiled_once_and_what_the_compiler_says_comes_with_the_case():
