@@ -9,6 +9,8 @@ import pytest
 from pallas_kernels import gpu, triton
 from pallas_kernels.tile_product import Operand, ProductTiles, launch_tiles, multiply_tile
 
+INPUTS = 128
+
 
 @pytest.mark.parametrize(("arch", "factor"), [("gfx950", 1.0), ("gfx942", 0.5)])
 def test_to_fp8_keeps_every_number_that_e4m3fn_has(arch: str, factor: float):

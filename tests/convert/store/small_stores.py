@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,15 +53,21 @@ def parameters(values: dict[str, np.ndarray]) -> list[Parameter]:
     return [Parameter(path, v.shape, v.dtype, v.copy) for path, v in values.items()]
 
 
-def write_small(destination: Path, values: Sequence[Parameter] = ()) -> Manifest:
-    """Writes the small store beside its source directory, or goes on with it."""
-    return write_store(
+def write_small(
+    destination: Path, values: Sequence[Parameter] = (), **origin: Any
+) -> tuple[Manifest, list[int]]:
+    """Writes the small store beside its source directory, or goes on with it; the bytes of each
+    item that it wrote."""
+    progress: list[int] = []
+    manifest = write_store(
         destination,
         values or parameters(arrays()),
-        ORIGIN,
+        replace(ORIGIN, **origin),
         side_files=destination.parent / "source",
         item_bytes=ITEM_BYTES,
+        on_bytes=progress.append,
     )
+    return manifest, progress
 
 
 def leave_unfinished(destination: Path) -> Path:
