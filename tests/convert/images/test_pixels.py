@@ -10,17 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from image_goldens import CHECKPOINT, FACTS, ITEMS, VISION, config_of, golden_vision, read_item
+from image_goldens import FACTS, ITEMS, VISION, config_of, golden_vision, read_item
 from oracle_files import ORACLES
 from PIL import Image
 
 from convert import read_frames, read_image
 from convert.images.resize import resize, sizes_of
-from convert.models.vision import preprocessor_to_hf, vision_to_hf
-from eagle3_jax import ImageItem
-from eagle3_jax.config import KimiConfig
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.vision.packing import buckets_up_to, largest_bucket, pack
 
 CONFIG = config_of()
 GOLDENS = golden_vision()
@@ -141,88 +137,3 @@ def test_frames_of_a_chunk_have_one_size_and_a_limit() -> None:
     for count in (0, CONFIG.pos_emb_time + 1):
         with pytest.raises(ValueError, match="a chunk has 1 to 4 frames"):
             read_frames([small] * count, CONFIG)
-
-
-TEXT = 40
-OTHER_VISION = {
-    "vt_hidden_size": 72,
-    "vt_num_hidden_layers": 2,
-    "vt_num_attention_heads": 3,
-    "vt_intermediate_size": 52,
-    "init_pos_emb_height": 5,
-    "init_pos_emb_width": 7,
-    "init_pos_emb_time": 3,
-    "patch_size": 6,
-    "text_hidden_size": TEXT,
-    "mm_hidden_size": 72,
-    "projector_ln_eps": 0.02,
-}
-MEDIA = {
-    "in_patch_limit": 150,
-    "in_patch_limit_each_frame": 70,
-    "in_patch_limit_video": 131,
-    "patch_limit_on_one_side": 30,
-    "patch_size": 6,
-    "sample_fps": 1.5,
-    "max_num_frames_each_video": 77,
-    "temporal_merge_kernel_size": 3,
-    "timestamp_mode": "mm:ss",
-    "image_mean": [0.48, 0.33, 0.61],
-    "image_std": [0.27, 0.4, 0.19],
-}
-"""Every number differs from the released one."""
-
-
-def published(merge: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json, which names no placeholder, and preprocessor_config.json."""
-    config = json.loads((CHECKPOINT / "config.json").read_text())
-    del config["media_placeholder_token_id"]
-    config["vision_config"] |= OTHER_VISION | {"merge_kernel_size": [merge, merge]}
-    config["text_config"] |= {"hidden_size": TEXT, "vocab_size": 163_840}
-    kernel = [merge, merge] if merge % 2 else merge
-    return config, {"media_proc_cfg": MEDIA | {"merge_kernel_size": kernel}}
-
-
-@pytest.mark.parametrize("merge", [1, 2, 3, 5, 6, 10])
-def test_arrays_hold_whole_tokens_and_the_largest_image(merge: int) -> None:
-    config = VisionConfig.from_hf(*published(merge))
-    sizes, unit = buckets_up_to(largest_bucket(config), config.token_patches), merge**2
-    assert all(size % unit == 0 for size in sizes)
-    assert sizes[-1] >= config.most_image_tokens * unit
-    for rows in range(merge, config.most_side, merge):
-        patches = np.zeros((rows * merge, 3, 6, 6), np.uint8)
-        packed = pack([ImageItem(patches, (1, rows, merge), rows // merge)], config)
-        assert packed.patches.shape[0] in sizes
-
-
-def wide_file(patches: int) -> bytes:
-    return as_file(np.zeros((6, patches * 6, 3), np.uint8))
-
-
-def test_positions_end_at_512_whatever_the_limit_says() -> None:
-    config, preprocessor = published(3)
-    preprocessor["media_proc_cfg"] |= {"patch_limit_on_one_side": 900, "in_patch_limit": 9000}
-    wide = VisionConfig.from_hf(config, preprocessor)
-    assert read_image(wide_file(510), wide).grid_thw == (1, 3, 510)
-    for patches in (511, 600):
-        with pytest.raises(ValueError, match="512 patches on one side"):
-            read_image(wide_file(patches), wide)
-    item = ImageItem(np.zeros((3 * 513, 3, 6, 6), np.uint8), (1, 3, 513), 171)
-    with pytest.raises(ValueError, match="512 patches on a side, got 3 x 513"):
-        pack([item], wide)
-
-
-def test_whatever_a_checkpoint_says_is_said_again_where_it_is_written() -> None:
-    config = VisionConfig.from_hf(*published(3))
-    written = json.loads(json.dumps(preprocessor_to_hf(config)))
-    fields = written["media_proc_cfg"]
-    assert {name: fields[name] for name in MEDIA} == MEDIA
-    assert VisionConfig.from_hf(published(3)[0] | vision_to_hf(config), written) == config
-
-
-def test_the_placeholder_is_the_released_one_unless_the_vocabulary_lacks_it() -> None:
-    config, _ = published(2)
-    assert VisionConfig.from_hf(config).media_placeholder_token_id == 163_605
-    assert KimiConfig.from_hf(config).media_placeholder_token_id == 163_605
-    config["text_config"]["vocab_size"] = 1000
-    assert KimiConfig.from_hf(config).media_placeholder_token_id is None

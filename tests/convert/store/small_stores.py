@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.store.manifest import Manifest, Origin
+from convert.store.manifest import Origin
 from convert.store.parameter import Parameter
 from convert.store.partial import partial_directory
 from convert.store.source import SourceFile
@@ -53,13 +53,11 @@ def parameters(values: dict[str, np.ndarray]) -> list[Parameter]:
     return [Parameter(path, v.shape, v.dtype, v.copy) for path, v in values.items()]
 
 
-def write_small(
-    destination: Path, values: Sequence[Parameter] = (), **origin: Any
-) -> tuple[Manifest, list[int]]:
-    """Writes the small store beside its source directory, or goes on with it; the bytes of each
-    item that it wrote."""
+def write_small(destination: Path, values: Sequence[Parameter] = (), **origin: Any) -> list[int]:
+    """Writes the small store beside its source directory, or goes on with it; returns the bytes of
+    each item that it wrote."""
     progress: list[int] = []
-    manifest = write_store(
+    write_store(
         destination,
         values or parameters(arrays()),
         replace(ORIGIN, **origin),
@@ -67,7 +65,7 @@ def write_small(
         item_bytes=ITEM_BYTES,
         on_bytes=progress.append,
     )
-    return manifest, progress
+    return progress
 
 
 def leave_unfinished(destination: Path) -> Path:

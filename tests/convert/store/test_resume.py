@@ -46,7 +46,7 @@ def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -
     assert len(finished) in ((WHOLE_STORE,) if point == "before the rename" else (1, 2))
     before = {item: files_of(partial / "items" / item) for item in finished}
 
-    _, progress = write_small(destination)
+    progress = write_small(destination)
 
     assert len(progress) == WHOLE_STORE - len(finished)
     assert not partial.exists()
