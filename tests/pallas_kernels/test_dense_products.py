@@ -126,6 +126,23 @@ def test_neither_neighbours_nor_their_order_change_a_rows_bits(
         assert np.isnan(got[2:]).all()
 
 
+def test_parts_of_a_product_add_up_to_it() -> None:
+    """Against float64; a GPU's tiles give as many parts as there are steps of so few columns."""
+    rng = np.random.default_rng(0)
+    x, kernels = rng.normal(size=(5, 1024)), [rng.normal(size=(1024, n)) for n in (40, 33)]
+
+    def in_parts(*arrays: jax.Array) -> Any:
+        return joint_matmul(*arrays, in_parts=True, implementation="pallas")
+
+    with gpu.assume("gfx950"):
+        found = jax.jit(in_parts)(*(jnp.asarray(a, jnp.float32) for a in (x, *kernels)))
+    for got, kernel in zip(found, kernels, strict=True):
+        assert got.values.shape == (4, 5, kernel.shape[1])
+        np.testing.assert_allclose(total(got), x @ kernel, rtol=1e-4, atol=1e-4)
+        first = got.values[0]
+        np.testing.assert_allclose(first, x[:, :256] @ kernel[:256], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.optimised
 def test_on_cpu_they_are_the_separate_products_bit_for_bit() -> None:
     x, gate, up = jnp.asarray(rows(3)), kernel(None), kernel(None, 37)
