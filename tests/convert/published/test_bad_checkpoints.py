@@ -267,12 +267,14 @@ def test_a_draft_in_the_place_of_a_target() -> None:
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(ORACLES / KIMI, tmp_path / "copy"))
     shard = copy / "model-00002-of-000003.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-100])
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match=r"model-00002-of-000003.safetensors is truncated"):
         load_target(copy)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match=r"missing: \['model-00002-of-000003"):
         load_target(copy)
+    shard.write_bytes(whole)
     (copy / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         load_target(copy)

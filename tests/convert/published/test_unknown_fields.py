@@ -65,12 +65,11 @@ def test_commands_say_which_fields_are_unknown(
     assert main([str(edited), str(tmp_path / "made")]) == 0
     shown = capsys.readouterr().err
     assert "ignored fields that this version does not know" in shown and "'strange'" in shown
-    for directory in (edited, tmp_path / "made"):
-        caplog.clear()
-        files = ["--model", str(ORACLES / "kimi_bf16"), "--draft", str(directory)]
-        assert plan([*files, "--isl", "64", "--osl", "64"]) == 0
-        (message,) = (record.getMessage() for record in caplog.records)
-        assert message.startswith(f"{directory / 'config.json'}: ignored fields")
+    files = ["--model", str(ORACLES / "kimi_bf16"), "--draft", str(tmp_path / "made")]
+    caplog.clear()
+    assert plan([*files, "--isl", "64", "--osl", "64"]) == 0
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith(f"{tmp_path / 'made' / 'config.json'}: ignored fields")
 
 
 @pytest.mark.parametrize(
