@@ -36,7 +36,7 @@ WIDTHS = {"latents": [LATENT + 2 * HALF], "heads": [HEADS * DIM, *[KV_HEADS * DI
 WEIGHTS = {size: np.linspace(0.5, 2, size, dtype=np.float32) for size in (24, 56, 28)}
 PLACES = np.random.default_rng(0).permutation(np.arange(PAGE_SIZE, PAGES * PAGE_SIZE))
 PLACES = PLACES[: BATCH * Q_LEN].reshape(BATCH, Q_LEN).astype(np.int32)
-each = pytest.mark.parametrize(("kind", "implementation"), product(ROWS, IMPLEMENTATIONS))
+each = pytest.mark.parametrize(("kind", "implementation"), [*product(ROWS, IMPLEMENTATIONS)])
 
 
 def rows(kind: str) -> list[NDArray[np.float32]]:
@@ -66,7 +66,8 @@ def write(
 ) -> tuple[list[Any], Any]:
     """The pools, and what is left of the queries."""
     tables = [jnp.asarray(f(angles(half)), jnp.float32) for f in (np.cos, np.sin)]
-    arrays = [*tables, *map(jnp.asarray, pools), PLACES // PAGE_SIZE, PLACES % PAGE_SIZE]
+    places = PLACES // PAGE_SIZE, PLACES % PAGE_SIZE
+    arrays = [*tables, *map(jnp.asarray, (*pools, *places))]
     norms = {n: Norm(jnp.asarray(w, given[0].dtype), EPS) for n, w in WEIGHTS.items()}
     options["implementation"] = implementation
     if kind == "latents":

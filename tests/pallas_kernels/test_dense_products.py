@@ -48,17 +48,22 @@ def kernel(format: QuantFormat | None, outputs: int = OUTPUTS, inputs: int = INP
 
 
 def run(
-    operation: Callable[..., Any], x: Any, *kernels: Kernel, arch: str = "gfx950", **options: Any
+    operation: Callable[..., Any], x: Any, *kernels: Kernel, arch: str = "gfx950"
 ) -> list[np.ndarray]:
     """Its results; joint products that stay in parts are added up."""
     with gpu.assume(arch):
         fitting = [for_gpu(k) if isinstance(k, QuantizedArray) else k for k in kernels]
-        return read(compiled(operation, implementation="pallas")(x, *fitting, **options))
+        return read(compiled(operation, implementation="pallas")(x, *fitting))
 
 
 def read(found: Any) -> list[np.ndarray]:
     parts = found if isinstance(found, tuple | list) else [found]
     return [np.asarray(total(one)) for one in parts]
+
+
+def gated_behind_norm(x: Any, *kernels: Kernel, implementation: str) -> jax.Array:
+    norm = Norm(jnp.linspace(0.5, 2, x.shape[-1]), 1e-5)
+    return gated_matmul(x, *kernels, norm=norm, implementation=implementation)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +86,15 @@ def read(found: Any) -> list[np.ndarray]:
 def test_products_are_those_of_the_contract(
     format: QuantFormat | None, arch: str, outputs: int, inputs: int
 ) -> None:
-    """Rows and columns that fill no tile; the gated one behind a norm."""
+    """Rows and columns that fill no tile; gated products of four bits behind a norm."""
     x = rows(2 * 5, inputs).reshape(2, 5, inputs)
     one, two = kernel(format, outputs, inputs), kernel(format, outputs + 1, inputs)
-    norm = Norm(jnp.linspace(0.5, 2, inputs), 1e-5)
+    gated = gated_behind_norm if format in FOUR_BIT else gated_matmul
     found = [*run(matmul, x, one, arch=arch), *run(joint_matmul, x, one, two, arch=arch)]
-    found += run(gated_matmul, x, one, one, arch=arch, norm=norm)
+    found += run(gated, x, one, one, arch=arch)
     given = jnp.asarray(x)
     expected = [matmul(given, one), matmul(given, one), matmul(given, two)]
-    expected.append(gated_matmul(given, one, one, norm=norm, implementation="reference"))
+    expected.append(gated(given, one, one, implementation="reference"))
     for ours, theirs in zip(found, expected, strict=True):
         atol = 3e-5 * float(np.abs(theirs).max()) if format in FOUR_BIT else 1e-5
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)

@@ -79,7 +79,7 @@ def test_a_permuted_batch_gives_the_same_bits_in_the_new_order(
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize(("kind", "implementation"), product(DECODES, ["xla", "pallas"]))
+@pytest.mark.parametrize(("kind", "implementation"), [*product(DECODES, ["xla", "pallas"])])
 def test_neither_a_longer_neighbour_nor_a_wider_table_changes_the_bits(
     kind: str, implementation: str
 ) -> None:
