@@ -87,7 +87,7 @@ def test_states_and_chains_of_its_draft_are_the_trainers(
     np.testing.assert_allclose(chain.logits, golden["chain_logits"], rtol=0, atol=FLOAT32_ATOL)
 
 
-@pytest.mark.parametrize("chains", sweep([SHORT_CHAINS, LONG_CHAINS], [SHORT_CHAINS]))
+@pytest.mark.parametrize(("chains",), sweep([(SHORT_CHAINS,), (LONG_CHAINS,)], [(SHORT_CHAINS,)]))
 def test_the_engines_rounds_of_minimax_are_eagles(
     minimax: Target, minimax_draft: Eagle3Draft, chains: Chains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
