@@ -114,7 +114,8 @@ def _attend(
     kind: str, query: NDArray[Any], rows: list[NDArray[Any]], kernels: dict[str, Any], kv_head: int
 ) -> NDArray[Any]:
     if kind == "gqa":
-        return attend(query, *(row[:, kv_head] for row in rows), SCALE)
+        keys, values = (row[:, kv_head] for row in rows)
+        return attend(query, keys, values, SCALE)
     latent, rotated = np.split(rows[0], [LATENT], axis=1)
     if kind == "mla":
         mean = attend(query, rows[0], latent, SCALE)

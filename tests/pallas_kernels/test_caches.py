@@ -82,8 +82,8 @@ def write(
 
 def run(
     kind: str, given: list[Any], implementation: str, pools: Any = None, **options: Any
-) -> tuple[list[NDArray[Any]], NDArray[Any]]:
-    """Pools [slots, ...], and queries [rows, heads, dim]."""
+) -> tuple[list[NDArray[Any]], Any]:
+    """Pools [slots, ...], and queries [rows, heads, dim] if there are any."""
     call = jax.jit(lambda given, pools: write(kind, given, pools, implementation, **options))
     written, queries = call([*map(jnp.asarray, given)], pools or empty(kind))
     flat = [np.asarray(pool).reshape(-1, *pool.shape[2:]) for pool in written]

@@ -174,8 +174,10 @@ def test_where_a_chunk_begins_changes_no_bit() -> None:
 
 
 def attend_part(queries, kernels, pools, table, positions, *, implementation):
+    q_nope, q_rope = queries
     paged = PagedKV(pools, (None,), table, positions)
-    return mla_prefill_part(*queries, paged, SCALE, **kernels, implementation=implementation)
+    options = {**kernels, "implementation": implementation}
+    return mla_prefill_part(q_nope, q_rope, paged, SCALE, **options)
 
 
 def run_part(case: Case, implementation: str) -> tuple[NDArray[Any], NDArray[Any]]:

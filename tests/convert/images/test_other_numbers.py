@@ -160,9 +160,10 @@ def test_features_are_those_of_transformers(merge: int, tmp_path: Path) -> None:
     rng, items, expected = np.random.default_rng(merge), [], []
     mean, std = (np.reshape(MEDIA[f"image_{name}"], (3, 1, 1)) for name in ("mean", "std"))
     for frames, *sides in GRIDS:
-        grid = (frames, *(side // 3 * merge for side in sides))
+        rows, columns = (side // 3 * merge for side in sides)
+        grid = (frames, rows, columns)
         patches = rng.integers(0, 256, (int(np.prod(grid)), 3, 6, 6), np.uint8)
-        items.append(ImageItem(patches, grid, grid[1] * grid[2] // merge**2))
+        items.append(ImageItem(patches, grid, rows * columns // merge**2))
         pixels = torch.from_numpy((patches / 255 - mean) / std).float()
         with torch.no_grad():
             expected.append(projector(tower(pixels, torch.tensor([grid])).pooler_output)[:, 0])

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from converting import DRAFT, Capture, before_third_item, contents, copied, interrupted, refused
@@ -69,7 +70,7 @@ def test_a_torn_last_line_of_the_journal_is_written_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "changed", [{"arch": "gfx942"}, {"options": {"int4_order": "awq"}}, {"source": ()}]
 )
-def test_another_source_or_option_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+def test_another_source_or_option_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
     source_directory(tmp_path)
     leave_unfinished(tmp_path / "made")
     before = files_of(tmp_path)
