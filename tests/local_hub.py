@@ -1,4 +1,4 @@
-"""A local Hugging Face hub with the few endpoints that huggingface_hub's downloads use."""
+"""A hub of directories on this machine: the few endpoints that huggingface_hub's downloads use."""
 
 import hashlib
 import json
@@ -25,18 +25,17 @@ FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<rest>[^/]+)/(?P<file>[^?]+)
 
 @dataclass
 class LocalHub:
-    """Repositories by id: the directory of each revision. `gated` ids need the token.
+    """Repositories by id: the directory of each revision.
 
-    `lfs` files redirect to another address without token, as large files do. `cut_after` has, for a
-    file, the bytes of its first response after which the connection breaks. `slow` files take
-    seconds. `served` has (method, file, Range) of every request for a file.
+    gated: ids that need the token. lfs: files that lie elsewhere, as large ones do: their address
+    answers with another, which takes no token. slow: files that take seconds. served: (method,
+    file, Range) of every request for a file.
     """
 
     repositories: dict[str, dict[str, Path]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     token: str = "hf_let_me_in"
     lfs: set[str] = field(default_factory=set)
-    cut_after: dict[str, int] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     served: list[tuple[str, str, str | None]] = field(default_factory=list)
     endpoint: str = ""
@@ -45,7 +44,7 @@ class LocalHub:
         self.repositories.setdefault(name, {})[revision] = directory
 
     def commit(self, name: str, revision: str) -> tuple[str, Path] | None:
-        """Return a revision's commit (a hash of name and branch) and directory."""
+        """A revision's commit, of its name and directory, and its files."""
         for branch, directory in self.repositories[name].items():
             commit = hashlib.sha1(f"{name} {branch}".encode()).hexdigest()
             if revision in (branch, commit):
@@ -58,7 +57,7 @@ class LocalHub:
 
 @contextmanager
 def local_hub(cache: Path) -> Iterator[LocalHub]:
-    """Replace huggingface.co by a hub with an empty cache, in this process."""
+    """A hub in the place of huggingface.co, and a cache of its own, in this process."""
     before, files = constants.ENDPOINT, constants.HUGGINGFACE_CO_URL_TEMPLATE
     with pytest.MonkeyPatch.context() as patch, _answering() as hub:
         patch.setattr(constants, "ENDPOINT", hub.endpoint)
@@ -72,7 +71,7 @@ def local_hub(cache: Path) -> Iterator[LocalHub]:
 
 @contextmanager
 def _answering() -> Iterator[LocalHub]:
-    """Serve a hub at its endpoint."""
+    """A hub that answers at its endpoint."""
     hub = LocalHub()
 
     class Handler(_Handler):
@@ -132,16 +131,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Repo-Commit", commit)
         self.end_headers()
         if self.command == "GET":
-            cut = self.of.cut_after.pop(name, len(content))
-            with suppress(OSError):  # The client may have disconnected.
-                for first in range(start, start + cut, PIECE):
-                    self.wfile.write(content[first : min(first + PIECE, start + cut)])
+            with suppress(OSError):  # The client may have gone.
+                for first in range(start, len(content), PIECE):
+                    self.wfile.write(content[first : first + PIECE])
                     sleep(0.1 if name in self.of.slow else 0)
-            self.close_connection = cut < len(content)
 
     def _elsewhere(self, name: str, commit: str, directory: Path, file: str) -> None:
         content = (directory / file).read_bytes()
-        # With the same host name the client would assume that the file was renamed.
+        # Another host's name, or the client would take it for a file that was renamed.
         elsewhere = self.of.endpoint.replace("127.0.0.1", "localhost")
         self.send_response(302)
         self.send_header("Location", f"{elsewhere}/stored/{name}/{commit}/{file}")
@@ -166,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+        """Says nothing."""
 
 
 def _tree(directory: Path, lfs: set[str]) -> Iterator[dict[str, Any]]:

@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from clients import seeing_clients
-from clients.agents_client import DEFAULT_MODEL
-from clients.all_clients import CLIENTS
+from clients import lm_eval_client, load_clients, packages, seeing_clients
 from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
-from clients.inferencex_client import inferencex
+from clients.load_clients import inferencex
 from clients.protocol_clients import LIBRARIES, run_ai_sdk, run_library
 from clients.routers import ROUTERS, run_router
 from clients.runs import Run, demo_server, run_client
 
-FLAGS = ("--max-num-seqs", "8", "--served-model-name", "eagle3-demo", DEFAULT_MODEL)
+FLAGS = ("--max-num-seqs", "8", "--served-model-name", "eagle3-demo", packages.DEFAULT_MODEL)
+CLIENTS = (*packages.CLIENTS, *lm_eval_client.CLIENTS, *load_clients.CLIENTS)
 
 
 def main() -> int:

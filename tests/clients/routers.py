@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 from clients.client import Counts, Server
 from clients.environments import make_environment
-from clients.locust_client import CLIENTS
+from clients.load_clients import LOCUST
 from clients.runs import Run, is_healthy, run_client, version_of
 
 from eagle3_tools.bench.load.server_process import metric
@@ -39,7 +39,7 @@ def run_router(
 ) -> Run:
     """locust's run through the router. A replica that was never asked makes it a failure."""
     programs = make_environment("routers", environments)
-    locust = replace(CLIENTS[0], name=f"{router.distribution} before two replicas")
+    locust = replace(LOCUST, name=f"{router.distribution} before two replicas")
     before = [_answered(replica) for replica in replicas]
     with _routing(router, replicas, programs) as url:
         server = replace(replicas[0], url=url)

@@ -1,4 +1,4 @@
-"""A model loaded onto a mesh beside one that was loaded whole and then split."""
+"""Models compared parameter by parameter: with each other, and a split one with a whole one."""
 
 import re
 from typing import Any
@@ -9,6 +9,19 @@ from flax import nnx
 
 from convert.fill import named_variables
 from eagle3_jax.mesh import shard
+
+
+def arrays_of(model: nnx.Module) -> dict[str, np.ndarray]:
+    return {name: np.asarray(v.get_value()) for name, v in named_variables(model).items()}
+
+
+def assert_same_weights(ours: nnx.Module, theirs: nnx.Module) -> None:
+    """The same parameters of the same types, bit for bit."""
+    found, expected = arrays_of(ours), arrays_of(theirs)
+    assert set(found) == set(expected)
+    for name, array in found.items():
+        assert array.dtype == expected[name].dtype, name
+        assert array.tobytes() == expected[name].tobytes(), name
 
 
 def structure(model: nnx.Module) -> list[str]:

@@ -13,9 +13,6 @@ from convert import load_target
 from convert.quantize.decode import dequantize
 from convert.quantize.schemes import scheme_of
 from eagle3_jax.full_pass import forward
-from eagle3_jax.layers.mla import MLAttention
-from eagle3_jax.layers.moe import MoE
-from eagle3_jax.layers.quantized import QuantizedKernel
 from pallas_kernels import QuantFormat
 
 SOURCE = ORACLES / "kimi_mxfp4_quark"
@@ -52,23 +49,19 @@ def overridden(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def test_attention_in_fp8_is_the_model_of_its_rounded_weights(tmp_path: Path) -> None:
-    variant = copy_edited(SOURCE, tmp_path / "v", tensors=with_fp8_attention, config=overridden)
-    floats = copy_edited(SOURCE, tmp_path / "f", tensors=with_rounded_attention)
-    ours = forward(load_target(variant, quantize_activations=False), jnp.asarray(TOKENS)).logits
-    theirs = forward(load_target(floats, quantize_activations=False), jnp.asarray(TOKENS)).logits
-    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=1e-5)
-    published = forward(load_target(SOURCE, quantize_activations=False), jnp.asarray(TOKENS)).logits
-    assert np.abs(np.asarray(ours) - np.asarray(published)).max() > 1e-3
-
-
 def test_each_layer_keeps_its_own_scheme(tmp_path: Path) -> None:
     variant = copy_edited(SOURCE, tmp_path / "v", tensors=with_fp8_attention, config=overridden)
-    layer = load_target(variant).layers[1]
-    assert isinstance(layer.self_attn.o_proj.kernel, QuantizedKernel)
+    layer: Any = load_target(variant).layers[1]
     assert layer.self_attn.o_proj.kernel.format == QuantFormat("fp8_channel", "fp8_token")
-    assert isinstance(layer.mlp, MoE)
-    assert isinstance(layer.mlp.experts.up_proj, QuantizedKernel)
     assert layer.mlp.experts.up_proj.format == QuantFormat("mxfp4", "mxfp4")
-    assert isinstance(layer.self_attn, MLAttention)
     assert layer.self_attn.kv_b_proj.key_kernel.get_value().dtype == jnp.float32
+
+    floats = copy_edited(SOURCE, tmp_path / "f", tensors=with_rounded_attention)
+    ours, theirs, published = map(logits_of, (variant, floats, SOURCE))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert np.abs(ours - published).max() > 1e-3
+
+
+def logits_of(checkpoint: Path) -> np.ndarray:
+    target = load_target(checkpoint, quantize_activations=False)
+    return np.asarray(forward(target, jnp.asarray(TOKENS)).logits)

@@ -1,16 +1,13 @@
-"""Speculative decoding in its plainest form: no cache, every pass over the whole sequence."""
+"""Greedy drafting in its plainest form: no cache, every pass over the whole sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle3_jax.full_pass import forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 
 MAX_ROWS = 96
 """All passes are padded to this many rows: attention is causal, so that later rows don't matter."""
@@ -66,38 +63,3 @@ def draft_chain(
         proposed.append(best if target_ids is None else int(target_ids[best]))
         row_tokens[row + 1], states[row + 1] = proposed[-1], np.asarray(hidden)[row]
     return Chain(proposed, np.stack(logits_of), states[rows : rows + steps])
-
-
-def speculate(
-    target: Target, draft: Eagle3Draft, prompt: list[int], *, num_draft: int, num_rounds: int
-) -> list[Round]:
-    """Greedy speculative decoding; every round starts from true target features."""
-    aux_ids = draft.config.aux_layer_ids
-    choices, aux = target_pass(target, prompt, aux_ids)
-    tokens = [*prompt, int(choices[-1])]
-    rounds = []
-    for _ in range(num_rounds):
-        known = np.asarray(tokens[1:])
-        proposed = draft_chain(draft, known, aux[: len(known)], steps=num_draft).tokens
-        choices, aux = target_pass(target, tokens + proposed, aux_ids)
-        choices = choices[len(tokens) - 1 :].tolist()
-        accepted = next((i for i, d in enumerate(proposed) if d != choices[i]), num_draft)
-        rounds.append(Round([tokens[-1], *proposed], accepted, choices[accepted]))
-        tokens += [*proposed[:accepted], choices[accepted]]
-    return rounds
-
-
-@partial(jax.jit, static_argnums=2)
-def _target_rows(
-    target: Target, tokens: jax.Array, aux_ids: tuple[int, ...]
-) -> tuple[jax.Array, jax.Array]:
-    out = forward(target, tokens[None], aux_layer_ids=aux_ids)
-    return out.logits[0].argmax(-1), out.aux_hidden[0]
-
-
-def target_pass(
-    target: Target, tokens: list[int], aux_ids: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The target's choice after every token, and the aux features of every token."""
-    choices, aux = jax.device_get(_target_rows(target, padded(tokens), aux_ids))
-    return choices[: len(tokens)], aux[: len(tokens)]

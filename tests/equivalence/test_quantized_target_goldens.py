@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cache_free import padded
-from oracle_files import ORACLES, PROMPTS, golden_arrays
+from oracle_files import ORACLES, PROMPTS, golden_arrays, golden_json
 from sweeps import sweep
-from tolerances import ACTIVATION_SCHEMES_RMS, FLOAT32_ATOL
+from tolerances import ACTIVATION_SCHEMES_RMS, CLEAR_MARGIN, FLOAT32_ATOL
 
-from convert import load_target
+from convert import load_draft, load_target
 from convert.activations import Activations
+from eagle3_jax import SamplingParams, generate
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import Experts, MoE
 from eagle3_jax.layers.quantized import QuantizedKernel
@@ -94,3 +95,23 @@ def test_weights_stay_quantised_in_memory() -> None:
     values, scale = experts.up_proj.values.get_value(), experts.up_proj.scale.get_value()
     assert (values.dtype, values.shape) == (jnp.uint8, (6, 64, 64))
     assert (scale.dtype, scale.shape) == (jnp.bfloat16, (6, 64, 4))
+
+
+PAIRS = {
+    "kimi_int4_ct": "draft_mha_fp8_ptpc",
+    "kimi_mxfp4_quark": "draft_mha_int4_pc",
+    "kimi_w4a8_quark": "draft_mla_bf16",
+}
+
+
+@pytest.mark.parametrize("form", sweep(PAIRS, ["kimi_w4a8_quark"]))
+def test_speculative_output_is_the_golden_continuation(form: str) -> None:
+    golden = golden_json(f"{form}_deq_f32")["prompts"]
+    assert min(entry["min_margin"] for entry in golden) > CLEAR_MARGIN
+    target = load_target(ORACLES / form, quantize_activations=False)
+    draft = load_draft(ORACLES / PAIRS[form], target)
+    greedy = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    prompts = [entry["prompt"] for entry in golden]
+    answers = generate(target, draft, prompts, greedy, num_speculative_tokens=3)
+    assert [answer.token_ids for answer in answers] == [entry["greedy"] for entry in golden]
+    assert any(sum(answer.accepted) for answer in answers)

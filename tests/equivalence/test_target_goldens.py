@@ -6,31 +6,27 @@ from cache_free import padded
 from oracle_files import PROMPTS, golden_arrays
 from tolerances import FLOAT32_ATOL
 
-from eagle3_jax.full_pass import TargetOutput, forward
+from eagle3_jax.full_pass import forward
 from eagle3_jax.models.target import Target
 
 GOLDEN = golden_arrays("kimi_bf16_f32")
 
 
-def golden_pass(target: Target, prompt: int) -> TargetOutput:
-    every_stream = range(target.config.num_hidden_layers + 1)
-    return forward(target, padded(GOLDEN[f"p{prompt}.ids"])[None], aux_layer_ids=every_stream)
-
-
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_logits_and_argmax_are_those_of_transformers(target: Target, prompt: int) -> None:
+def test_logits_and_every_residual_stream_are_those_of_transformers(
+    target: Target, prompt: int
+) -> None:
+    """aux id k is the input of layer k; the golden file's last state is after the final norm."""
+    layers = target.config.num_hidden_layers
+    ids = padded(GOLDEN[f"p{prompt}.ids"])[None]
+    out = forward(target, ids, aux_layer_ids=range(layers + 1))
     golden = GOLDEN[f"p{prompt}.logits"]
-    logits = np.asarray(golden_pass(target, prompt).logits)[0, : len(golden)]
+    logits = np.asarray(out.logits)[0, : len(golden)]
     np.testing.assert_allclose(logits, golden, rtol=0, atol=FLOAT32_ATOL)
     np.testing.assert_array_equal(logits.argmax(-1), GOLDEN[f"p{prompt}.argmax"])
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_every_residual_stream_is_that_of_transformers(target: Target, prompt: int) -> None:
-    """aux id k is the input of layer k; the golden file's last state is after the final norm."""
-    aux = golden_pass(target, prompt).aux_hidden
-    streams = np.split(np.asarray(aux[0]), target.config.num_hidden_layers + 1, axis=-1)
-    streams[-1] = np.asarray(target.norm(aux[0, :, -target.config.hidden_size :]))
+    aux = out.aux_hidden[0]
+    streams = np.split(np.asarray(aux), layers + 1, axis=-1)
+    streams[-1] = np.asarray(target.norm(aux[:, -target.config.hidden_size :]))
     for k, stream in enumerate(streams):
         golden = GOLDEN[f"p{prompt}.hidden.{k}"]
         ours = stream[: len(golden)]

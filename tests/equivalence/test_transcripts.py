@@ -1,28 +1,97 @@
 """Whole speculative generations against transcripts of EAGLE's own loop."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
-from engine_rounds import LONG_CHAINS, SHORT_CHAINS, check_cache_free, check_engine
-from oracle_files import ALL_DRAFTS
+from engine_rounds import (
+    LONG_CHAINS,
+    SHORT_CHAINS,
+    Chains,
+    check_engine,
+    greedy_rounds,
+    report_drafts,
+)
+from oracle_files import ALL_DRAFTS, golden_json
 from sweeps import sweep
 
+from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.speculative.tree import round as tree_round
 
-EVERY = [(name, name) for name in ALL_DRAFTS]
-SHORT = [("draft_mla_bf16",) * 2, ("draft_mha_fp8_ptpc_actquant",) * 2]
+CASES = [(name, name, chains) for chains in (SHORT_CHAINS, LONG_CHAINS) for name in ALL_DRAFTS]
+KEPT = [("draft_mla_bf16",) * 2, ("draft_mha_fp8_ptpc_actquant",) * 2]
 """Both kinds of attention, and quantised weights and activations."""
 
 
-@pytest.mark.parametrize(("draft", "name"), EVERY, indirect=["draft"])
-def test_candidates_and_accepted_counts_are_eagles(
-    target: Target, draft: Eagle3Draft, name: str
-) -> None:
-    """Of the tests' own loop, which has no cache."""
-    check_cache_free(target, draft, name, LONG_CHAINS)
-
-
-@pytest.mark.parametrize(("draft", "name"), sweep(EVERY, SHORT), indirect=["draft"])
+@pytest.mark.parametrize(
+    ("draft", "name", "chains"),
+    sweep(CASES, [(*names, SHORT_CHAINS) for names in KEPT]),
+    indirect=["draft"],
+)
 def test_the_engines_rounds_are_eagles(
-    target: Target, draft: Eagle3Draft, name: str, monkeypatch: pytest.MonkeyPatch
+    target: Target,
+    draft: Eagle3Draft,
+    name: str,
+    chains: Chains,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check_engine(target, draft, name, SHORT_CHAINS, monkeypatch)
+    """Of chains: every draft of every round, accepted counts and tokens."""
+    check_engine(target, draft, name, chains, monkeypatch)
+
+
+STEPS, TOPK, NODES = 3, 4, 12
+SETTING = "steps3_topk4_tokens12"
+
+
+@dataclass(frozen=True)
+class TreeRound:
+    """The paths to every leaf, padded with -1, drafts accepted, and the target's next token."""
+
+    candidates: list[list[int]]
+    accepted: int
+    next: int
+
+
+def read_round(report: np.ndarray) -> TreeRound:
+    tokens, rest = report[: STEPS + 1], report[STEPS + 1 :]
+    ids, parents, committed = rest[:NODES].tolist(), rest[NODES : 2 * NODES].tolist(), rest[-2]
+    leaves = [node for node in range(1, NODES) if node not in parents]
+    paths = []
+    for node in leaves:
+        path = [ids[node]]
+        while node:
+            node = parents[node]
+            path.insert(0, ids[node])
+        paths.append(path)
+    deepest = max(map(len, paths))
+    padded = [path + [-1] * (deepest - len(path)) for path in paths]
+    return TreeRound(padded, int(committed) - 1, int(tokens[committed - 1]))
+
+
+@pytest.mark.parametrize("draft", ["draft_mha_bf16"], indirect=True)
+def test_the_engines_trees_are_eagles(
+    target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report_drafts(
+        monkeypatch,
+        tree_round,
+        "propose_tree",
+        "tree_round",
+        lambda made: (made[0].tokens, made[0].parents),
+    )
+    config = EngineConfig(
+        STEPS, max_model_len=128, max_num_seqs=1, eagle_topk=TOPK, num_draft_tokens=NODES
+    )
+    engine = Engine(target, draft, config)
+    transcripts = golden_json("draft_mha_bf16")["transcripts"][SETTING]
+    for transcript in transcripts:
+        expected = [
+            TreeRound(step["candidates"], step["accepted"], step["next"])
+            for step in transcript["steps"]
+        ]
+        reports, answer = greedy_rounds(engine, transcript["prompt"], 60, monkeypatch)
+        assert [read_round(report) for report in reports[: len(expected)]] == expected
+        assert answer[: len(transcript["output"])] == transcript["output"]
+    assert len(transcripts) == 5

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from sweeps import sweep
 
 from pallas_kernels import item_attention
-from pallas_kernels.item_attention.pallas import ItemTiles, choose_tiles
-from pallas_kernels.tuning import trying
 
 NAMES = ["xla", "reference", "pallas"]
 IMPLEMENTATIONS = sweep(NAMES, ["xla", "pallas"])
@@ -68,16 +66,6 @@ def test_what_lies_in_other_items_changes_nothing(implementation: str):
         x[:70] *= 30
         x[160:] *= 30
     np.testing.assert_array_equal(run(louder, sizes, implementation)[70:160], expected[70:160])
-
-
-def test_tiles_change_no_more_than_the_last_bits():
-    sizes = [100, 28, 64]
-    arrays = make_arrays(sum(sizes), 24)
-    tiles = {"rows": 32, "keys": 16}
-    assert ItemTiles(**tiles) != choose_tiles(24, np.float32)
-    with trying({("item_attention", "dim 24 float32"): tiles}):
-        found = run(arrays, sizes, "pallas")
-    np.testing.assert_allclose(found, run(arrays, sizes, "pallas"), atol=2e-6)
 
 
 @pytest.mark.usefixtures("no_jaxtyping")

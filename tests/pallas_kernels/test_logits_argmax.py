@@ -7,7 +7,7 @@ import pytest
 from compiling import compiled
 from sampling_rows import sampling_rows
 from sweeps import sweep
-from test_fp8_matmul import rows
+from test_dense_products import rows
 from test_quantized import random_array
 
 from eagle3_jax.sampling.sampler import NO_CANDIDATE as SAMPLER_NO_CANDIDATE

@@ -1,8 +1,10 @@
 """Addresses in pools that no test could allocate, read off the IR that XLA compiles."""
 
+import math
 import re
-from itertools import product
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,159 +22,99 @@ from pallas_kernels import (
     mla_decode,
     mla_prefill,
 )
-from pallas_kernels.mla_prefill.expand import expand
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.triton import triton_ir
 
 PAGE_SIZE, SEQUENCES = 64, 2
+BF16, FP8 = jnp.bfloat16, jnp.float8_e4m3fn
+ELEMENTS = {BF16: "bf16", FP8: "f8E4M3FN"}
+
+
+class Access(NamedTuple):
+    """A kernel's access to pools: what it is called with before them, a pool's row, and the blocks
+    of elements in its IR that are addressed in a pool."""
+
+    name: str
+    call: Callable[..., Any]
+    before: tuple[jax.ShapeDtypeStruct, ...]
+    row: tuple[int, ...]
+    block: str
 
 
 def shape(dtype: Any, *dims: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(dims, dtype)
 
 
-def mla_ir(dtype: Any, pages: int) -> str:
-    def attend(q: Any, q_rope: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
-        paged = PagedKV((pool,), (scale,), table, positions)
-        return mla_decode(q, q_rope, paged, 1.0, implementation="pallas")
+def reading(
+    name: str, operation: Any, queries: list[tuple[int, ...]], row: tuple[int, ...], block: str
+) -> Access:
+    def call(*arrays: Any) -> Any:
+        *asked, pool, table, positions, scale = arrays
+        pools = 2 if len(row) == 2 else 1
+        paged = PagedKV((pool,) * pools, (scale,) * pools, table, positions)
+        return operation(*asked, paged, 1.0, implementation="pallas")
 
-    heads = SEQUENCES, 1, 64
-    queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
-    return ir_of(attend, "mla_decode", *queries, shape(dtype, pages, PAGE_SIZE, 576))
-
-
-def gqa_ir(dtype: Any, pages: int) -> str:
-    def attend(q: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
-        paged = PagedKV((pool, pool), (scale, scale), table, positions)
-        return gqa_decode(q, paged, 1.0, implementation="pallas")
-
-    query = shape(jnp.bfloat16, SEQUENCES, 1, 16, 128)
-    return ir_of(attend, "gqa_decode", query, shape(dtype, pages, PAGE_SIZE, 16, 128))
+    return Access(name, call, tuple(shape(BF16, *dims) for dims in queries), row, block)
 
 
-def shared_mla_ir(dtype: Any, pages: int) -> str:
-    """Of one device's part of a context that eight divide, cut again."""
-
-    def attend(q: Any, q_rope: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
-        paged = PagedKV((pool,), (scale,), table, positions)
-        return attend_share(q, q_rope, paged, 1.0, implementation="pallas")
-
-    heads = 8, SEQUENCES, 1, 8
-    queries = shape(jnp.bfloat16, *heads, 512), shape(jnp.bfloat16, *heads, 64)
-    return ir_of(attend, "mla_share_parts", *queries, shape(dtype, pages, PAGE_SIZE, 576))
+def write_latents(rows: Any, weight: Any, table: Any, pool: Any, *places: Any) -> Any:
+    _, place, scale = places
+    arrays = Norm(weight, 1e-6), table, table, pool, place, place
+    return cache_latents(rows, *arrays, kv_scale=scale, implementation="pallas")
 
 
-def shared_gqa_ir(dtype: Any, pages: int) -> str:
-    def attend(q: Any, pool: Any, table: Any, positions: Any, scale: Any) -> Any:
-        paged = PagedKV((pool, pool), (scale, scale), table, positions)
-        return gqa_share(q, paged, 1.0, implementation="pallas")
-
-    query = shape(jnp.bfloat16, 2, SEQUENCES, 1, 3, 128)
-    return ir_of(attend, "gqa_share", query, shape(dtype, pages, PAGE_SIZE, 1, 128))
+def write_heads(rows: Any, table: Any, pool: Any, *places: Any) -> Any:
+    _, place, scale = places
+    arrays = rows, rows, rows, table, table, pool, pool, place, place
+    scales = {"k_scale": scale, "v_scale": scale}
+    return cache_heads(*arrays, **scales, implementation="pallas")
 
 
-def latents_ir(dtype: Any, pages: int) -> str:
-    def write(compressed: Any, weight: Any, table: Any, pool: Any, place: Any, scale: Any) -> Any:
-        arrays = Norm(weight, 1e-6), table, table, pool, place, place
-        return cache_latents(compressed, *arrays, kv_scale=scale, implementation="pallas")
-
-    rows, table = (shape(jnp.float32, SEQUENCES, 1, size) for size in (576, 32))
-    pool = shape(dtype, pages, PAGE_SIZE, 576)
-    return written_ir(write, "cache_latents", rows, shape(jnp.float32, 512), table, pool)
+def float32(*sizes: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(shape(jnp.float32, SEQUENCES, 1, size) for size in sizes)
 
 
-def heads_ir(dtype: Any, pages: int) -> str:
-    def write(rows: Any, table: Any, pool: Any, place: Any, scale: Any) -> Any:
-        arrays = rows, rows, rows, table, table, pool, pool, place, place
-        scales = {"k_scale": scale, "v_scale": scale}
-        return cache_heads(*arrays, **scales, implementation="pallas")
-
-    rows, table = (shape(jnp.float32, SEQUENCES, 1, size) for size in (16 * 128, 64))
-    return written_ir(write, "cache_heads", rows, table, shape(dtype, pages, PAGE_SIZE, 16, 128))
-
-
-def chunk_ir(name: str, dtype: Any, pages: int) -> str:
-    def attend(q: Any, q_rope: Any, kernel: Any, pool: Any, *seen: Any) -> Any:
-        kernels = {"key_kernel": kernel, "value_kernel": kernel}
-        paged = PagedKV((pool,), (seen[2],), *seen[:2])
-        return mla_prefill(q, q_rope, paged, 1.0, **kernels, implementation="pallas")
-
-    queries = (shape(jnp.bfloat16, SEQUENCES, 1, 8, size) for size in (128, 64))
-    arrays = shape(jnp.bfloat16, 8, 512, 128), shape(dtype, pages, PAGE_SIZE, 576)
-    return ir_of(attend, name, *queries, *arrays)
-
-
-def expanded_ir(heads: int) -> str:
-    """Keys and values of every head for 2 x 512 slots."""
-
-    def run(kernel: Any, pool: Any, table: Any, positions: Any, _: Any) -> Any:
-        return expand(kernel, kernel, PagedKV((pool,), (None,), table, positions))
-
-    kernel = shape(jnp.bfloat16, heads, 512, 128)
-    return ir_of(run, "mla_prefill_expand", kernel, shape(jnp.bfloat16, 9, PAGE_SIZE, 576))
+KERNELS = dict.fromkeys(("key_kernel", "value_kernel"), jnp.zeros((8, 512, 128), BF16))
+chunk = partial(mla_prefill, **KERNELS)
+LATENT, WIDE, CHUNK = (512, 64), (576,), [(2, 1, 8, 128), (2, 1, 8, 64)]
+MLA, GQA = [(2, 1, 64, size) for size in LATENT], [(2, 1, 16, 128)]
+SHARED_MLA, SHARED_GQA = [(8, 2, 1, 8, size) for size in LATENT], [(2, 2, 1, 3, 128)]
+ROWS, WEIGHT, TABLE = (*float32(576), shape(jnp.float32, 512), *float32(32))
+ACCESSES = [
+    reading("mla_decode", mla_decode, MLA, WIDE, r"16x\d+"),
+    reading("gqa_decode", gqa_decode, GQA, (16, 128), r"32x\d+"),
+    reading("mla_share_parts", attend_share, SHARED_MLA, WIDE, r"16x\d+"),
+    reading("gqa_share", gqa_share, SHARED_GQA, (1, 128), r"32x\d+"),
+    reading("mla_prefill_expand", chunk, CHUNK, WIDE, "64x64"),
+    reading("mla_prefill", chunk, CHUNK, WIDE, "32x64"),
+    Access("cache_latents", write_latents, (ROWS, WEIGHT, TABLE), WIDE, r"\d+"),
+    Access("cache_heads", write_heads, float32(16 * 128, 64), (16, 128), r"\d+"),
+]
+DTYPES = [FP8, BF16, BF16, FP8, FP8, FP8, FP8, BF16]
+"""Those that are not long."""
 
 
-def written_ir(write: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
-    place = shape(jnp.int32, SEQUENCES, 1)
+def offset_bits(access: Access, dtype: Any, pages: int) -> set[str]:
+    pool = shape(dtype, pages, PAGE_SIZE, *access.row)
+    table, place = shape(jnp.int32, SEQUENCES, 8), shape(jnp.int32, SEQUENCES, 1)
+    arrays = *access.before, pool, table, place, shape(jnp.float32)
     with gpu.assume("gfx950", compiling=True):
-        return triton_ir(write, *arrays, place, shape(jnp.float32), name=name)["ir"]
-
-
-def ir_of(attend: Any, name: str, *arrays: jax.ShapeDtypeStruct) -> str:
-    table, positions = shape(jnp.int32, SEQUENCES, 8), shape(jnp.int32, SEQUENCES, 1)
-    with gpu.assume("gfx950", compiling=True):
-        return triton_ir(attend, *arrays, table, positions, shape(jnp.float32), name=name)["ir"]
-
-
-def offset_bits(ir: str, pool: Any) -> set[str]:
-    """Of the blocks of keys and values that are read from the pool, where blocks of queries differ;
-    or written, where nothing else has the pool's dtype."""
-    keys = 16 if "x512x" in ir else 32
-    element = {jnp.bfloat16: "bf16", jnp.float8_e4m3fn: "f8E4M3FN"}[pool]
-    block = rf"{keys}x\d+" if "_decode" in ir or "_share" in ir else r"\d+"
-    form = rf"tt\.addptr .*: tensor<{block}x!tt\.ptr<{element}>>, tensor<{block}xi(\d+)>"
+        ir = triton_ir(access.call, *arrays, name=access.name)["ir"]
+    form = rf"tensor<{access.block}x!tt\.ptr<{ELEMENTS[dtype]}>>, tensor<{access.block}xi(\d+)>"
     return set(re.findall(form, ir))
 
 
-BF16, FP8 = jnp.bfloat16, jnp.float8_e4m3fn
-ROWS = {
-    **{mla_ir: 576, gqa_ir: 16 * 128, shared_mla_ir: 576, shared_gqa_ir: 128},
-    **{latents_ir: 576, heads_ir: 16 * 128},
-}
-"""Numbers in a row of the pool of each kernel."""
-
-
 @pytest.mark.parametrize(
-    ("ir", "dtype"),
+    ("access", "dtype"),
     sweep(
-        product(ROWS, [BF16, FP8]),
-        [
-            *((mla_ir, FP8), (gqa_ir, BF16), (shared_mla_ir, BF16), (shared_gqa_ir, FP8)),
-            *((latents_ir, FP8), (heads_ir, BF16)),
-        ],
+        [(access, dtype) for access in ACCESSES for dtype in (BF16, FP8)],
+        list(zip(ACCESSES, DTYPES, strict=True)),
     ),
+    ids=lambda given: given.name if isinstance(given, Access) else None,
 )
 def test_offsets_have_64_bits_where_a_pool_has_more_than_2_to_31_elements(
-    ir: Any, dtype: Any
+    access: Access, dtype: Any
 ) -> None:
-    pages = 2**31 // (PAGE_SIZE * ROWS[ir])
-    assert offset_bits(ir(dtype, pages), dtype) == {"32"}
-    assert offset_bits(ir(dtype, pages + 1), dtype) == {"64"}
-
-
-@pytest.mark.parametrize(
-    ("name", "block"), [("mla_prefill_expand", "64x64"), ("mla_prefill", "32x64")]
-)
-def test_so_have_a_chunks(name: str, block: str) -> None:
-    """block: of latents that are expanded; of keys' rotated parts."""
-    pages = 2**31 // (PAGE_SIZE * 576)
-    form = rf"tensor<{block}x!tt\.ptr<f8E4M3FN>>, tensor<{block}xi(\d+)>"
-    found = [re.findall(form, chunk_ir(name, jnp.float8_e4m3fn, pages + more)) for more in (0, 1)]
-    assert [set(bits) for bits in found] == [{"32"}, {"64"}]
-
-
-def test_so_have_the_keys_and_values_that_a_chunk_expands() -> None:
-    form = r"tensor<64x128x!tt\.ptr<bf16>>, tensor<64x128xi(\d+)>"
-    heads = 2**31 // (SEQUENCES * 8 * PAGE_SIZE * 128)
-    few, many = (set(re.findall(form, expanded_ir(heads + more))) for more in (0, 1))
-    assert few == {"32"} and "64" in many
+    pages = 2**31 // (PAGE_SIZE * math.prod(access.row))
+    assert offset_bits(access, dtype, pages) == {"32"}
+    assert offset_bits(access, dtype, pages + 1) == {"64"}

@@ -37,8 +37,15 @@ def run(
     return jax.tree.map(np.asarray, found)
 
 
-def in_use(tiles: TileMap) -> list[list[int]]:
-    """The map without what is past the tiles and pairs in use."""
+def assert_same(got: Routes, expected: Routes) -> None:
+    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
+    assert in_use(got.tiles) == in_use(expected.tiles)
+
+
+def in_use(tiles: TileMap | None) -> list[list[int]]:
+    """The map without the rest past the tiles and pairs in use."""
+    assert tiles is not None
     used = int(tiles.used[0])
     pairs = sum(tiles.rows[:used].tolist())
     return [array[:used].tolist() for array in tiles[1:4]] + [tiles.order[:pairs].tolist()]
@@ -51,17 +58,7 @@ SIZES = [(1, 24), (7, 24), (16, 200), (17, 70), (64, 6), (65, 24), (256, 5), (10
 def test_equals_the_contract(tokens: int, experts: int) -> None:
     arrays = logits(tokens, experts)
     got, expected = run("pallas", *arrays), run("reference", *arrays)
-    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
-    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
-    assert got.tiles is not None and expected.tiles is not None
-    assert in_use(got.tiles) == in_use(expected.tiles)
-
-
-def test_weights_may_stay_as_they_are() -> None:
-    options = replace(OPTIONS, normalise=False)
-    got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "xla"))
-    np.testing.assert_array_equal(got.weights, expected.weights)
-    assert expected.tiles is None
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize("tokens", [7, 128])
@@ -79,8 +76,7 @@ def test_experts_that_nobody_chose_have_no_tile() -> None:
     scores, bias = logits(128, 24)
     arrays = scores, bias.at[jnp.array([0, 9, 10, 23])].set(-9)
     got, expected = run("pallas", *arrays), run("reference", *arrays)
-    assert got.tiles is not None and expected.tiles is not None
-    assert in_use(got.tiles) == in_use(expected.tiles)
+    assert_same(got, expected)
     assert not {0, 9, 10, 23} & set(in_use(got.tiles)[0])
 
 
@@ -97,9 +93,7 @@ def test_a_row_keeps_its_bits_wherever_it_is(tokens: int) -> None:
 def test_a_device_maps_the_experts_that_it_has(tokens: int, first: int) -> None:
     held = Held(jnp.array([first], jnp.int32), 8)
     got, expected = (run(name, *logits(tokens, 24), held=held) for name in ("pallas", "reference"))
-    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
-    assert got.tiles is not None and expected.tiles is not None
-    assert in_use(got.tiles) == in_use(expected.tiles)
+    assert_same(got, expected)
     everyone = run("xla", *logits(tokens, 24)).expert_ids - first
     np.testing.assert_array_equal(got.expert_ids, everyone)
     ids = everyone[(everyone >= 0) & (everyone < 8)]
@@ -110,10 +104,7 @@ def test_any_number_of_choices_runs() -> None:
     assert not fits(7, 24, 3) and fits(16, 512, 8) and not fits(17, 24, TOP_K)
     options = replace(OPTIONS, top_k=3)
     got, expected = (run(name, *logits(7, 24), options=options) for name in ("pallas", "reference"))
-    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
-    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-6)
-    assert got.tiles is not None and expected.tiles is not None
-    assert in_use(got.tiles) == in_use(expected.tiles)
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 16), (40, 16), (40, 4)])
@@ -144,9 +135,7 @@ def test_rows_quantised_beside_it_are_those_of_a_launch_of_their_own(
     bits = [jax.tree.map(lambda a: np.asarray(a).tobytes(), rows) for rows in (got.rows, alone)]
     assert got.rows is not None and bits[0] == bits[1]
     expected = run("reference", *arrays)
-    np.testing.assert_array_equal(got.expert_ids, expected.expert_ids)
-    assert got.tiles is not None and expected.tiles is not None
-    assert in_use(got.tiles) == in_use(expected.tiles)
+    assert_same(got, expected)
 
 
 def test_rows_that_multiply_as_they_are_are_not_made() -> None:

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from sweeps import sweep
 
-from pallas_kernels import streamed
-from pallas_kernels.grouped_matmul import grouped_mlp
 from pallas_kernels.streamed import MOST_ROWS, expert_matmul, rows_matmul
 
 EXPERTS, INPUTS, OUTPUTS = 5, 512, 136
@@ -51,35 +49,3 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place():
     beside_others = np.asarray(product(x.at[1:].set(7), kernel))
     np.testing.assert_array_equal(together, turned)
     np.testing.assert_array_equal(together[0], beside_others[0])
-
-
-@pytest.mark.optimised
-@pytest.mark.parametrize("tokens", [1, 4])
-def test_experts_of_few_rows_are_read_in_place(tokens: int, monkeypatch: pytest.MonkeyPatch):
-    """A copy of an expert would be an array of its size in the compiled program."""
-    wide, narrow = _random(8, INPUTS, OUTPUTS), _random(8, OUTPUTS, INPUTS)
-    ids = jnp.arange(tokens * 2, dtype=jnp.int32).reshape(tokens, 2) % 8
-    weights = jnp.ones((tokens, 2))
-    arrays = _random(tokens, INPUTS), wide, wide, narrow, ids, weights
-
-    def experts_copied() -> int:
-        run = jax.jit(lambda *a: grouped_mlp(*a)).lower(*arrays).compile()
-        results = [line.split("(")[0] for line in _entry_and_loops(run.as_text() or "")]
-        return sum(
-            f"[{INPUTS},{OUTPUTS}]" in line or f"[{OUTPUTS},{INPUTS}]" in line for line in results
-        )
-
-    assert experts_copied() == 0
-    monkeypatch.setattr(streamed, "MOST_ROWS", 0)
-    assert experts_copied() > 0
-
-
-def _entry_and_loops(program: str) -> list[str]:
-    """The lines that write arrays: those inside fused computations write none."""
-    lines, fused = [], False
-    for line in program.splitlines():
-        if line.endswith("{"):
-            fused = "fused_computation" in line
-        elif " = " in line and not fused:
-            lines.append(line.split(" = ", 1)[1])
-    return lines

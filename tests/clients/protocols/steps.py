@@ -1,8 +1,13 @@
-"""What every client of a protocol is asked to do; runs in the client's own environment."""
+"""What clients of a protocol are asked to do, and how they report it.
+
+Runs in the client's own environment: nothing of ours is imported. argv: the server's address, and
+the file to write.
+"""
 
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 MODEL = "eagle3-demo"
 GREETING = "Say hello."
@@ -30,14 +35,32 @@ PARAMETERS = {
 }
 
 
-def run(*steps: Callable[[str], None]) -> None:
-    """argv: the server's address, and the file to write: of each step `completed` or its error."""
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = "How is the weather in Oslo?"
+WINDY = '{"celsius": 7, "sky": "windy"}'
+
+
+def get_weather(city: str) -> str:
+    """Weather in a city"""
+    return WINDY
+
+
+def run(client: Any, *steps: Callable[[Any], None]) -> None:
+    """Write to the file argv[2] what became of each step: `completed` or its error."""
     outcome = {}
     for step in steps:
         try:
-            step(sys.argv[1])
+            step(client)
             outcome[step.__name__] = "completed"
         except Exception as error:
             outcome[step.__name__] = f"{type(error).__name__}: {error}"
     with open(sys.argv[2], "w") as file:
         json.dump(outcome, file, indent=1)
+
+
+def raises(expected: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except expected:
+        return
+    raise AssertionError(f"no {expected.__name__}")

@@ -1,5 +1,7 @@
 """langchain-anthropic: /v1/messages through LangChain's chat models."""
 
+import sys
+
 import pydantic
 import steps
 from langchain_anthropic import ChatAnthropic
@@ -45,4 +47,4 @@ def agent_loop(url: str) -> None:
     assert bound.invoke([HumanMessage(steps.QUESTION), first, result]).text == steps.ANSWER
 
 
-steps.run(chat, stream, tools, structured, agent_loop)
+steps.run(sys.argv[1], chat, stream, tools, structured, agent_loop)

@@ -1,6 +1,7 @@
 """litellm over each of the three protocols: chat completions, messages and responses."""
 
 import json
+import sys
 from typing import Any
 
 import litellm
@@ -62,4 +63,4 @@ def agent_loop(url: str) -> None:
         assert last.content == steps.ANSWER, last
 
 
-steps.run(chat, stream, tools, structured, agent_loop)
+steps.run(sys.argv[1], chat, stream, tools, structured, agent_loop)

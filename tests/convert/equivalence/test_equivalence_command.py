@@ -2,10 +2,8 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import transformers
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 from sweeps import sweep
@@ -33,26 +31,6 @@ def test_every_layer_of_a_converted_checkpoint_is_transformers(
     assert stages[0] == "embedding" and stages[-1] == "logits"
     assert stages[1:-1] == [f"layer {i}" for i in range(len(stages) - 2)] != []
     assert all(line.endswith("equal") for line in lines)
-
-
-def test_every_layer_of_a_llama_is_transformers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scaling = {"rope_theta": 500.0, "rope_type": "yarn", "factor": 4.0}
-    sizes: dict[str, Any] = {
-        "vocab_size": 96,
-        "hidden_size": 48,
-        "intermediate_size": 40,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 3,
-        "head_dim": 8,
-        "rope_parameters": scaling | {"original_max_position_embeddings": 4},
-    }
-    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    made.save_pretrained(tmp_path)
-    assert main([str(tmp_path), "--tokens", "6", "--vocabulary", "96"]) == 0
-    assert capsys.readouterr().out.count("equal\n") == 4
 
 
 def test_every_target_that_loads_has_one_of_transformers_beside_it() -> None:

@@ -78,55 +78,6 @@ def test_bytes_of_a_header(directory: Path, edits: list[tuple[str, int, bytes, i
     opens_or_says_why(directory, open_published)
 
 
-ENTRY_EDITS = st.tuples(
-    st.sampled_from(["dtype", "shape", "data_offsets", "entry", "add", "swap", "name"]),
-    st.integers(0, 2**20),
-    st.just("delete") | JSON_VALUES,
-)
-
-
-@given(edits=st.lists(ENTRY_EDITS, min_size=1, max_size=3))
-@fuzz(100)
-def test_values_in_a_header(directory: Path, edits: list[tuple[str, int, Any]]) -> None:
-    header, size, config = sound(SMALL)
-    for field, which, value in edits:
-        names = sorted(header) or ["x"]
-        name, other = names[which % len(names)], names[(which // 7) % len(names)]
-        entry = header.get(name)
-        if field == "swap":
-            header[name], header[other] = header.get(other), entry
-        elif field == "name":
-            header[str(value)] = header.pop(name, None)
-        elif field in ("add", "entry"):
-            header["added" if field == "add" else name] = value
-        elif isinstance(entry, dict):
-            entry[field] = value
-            if value == "delete":
-                del entry[field]
-    write_checkpoint(directory, json.dumps(header).encode(), size, config)
-    opens_or_says_why(directory, open_published)
-
-
-@given(
-    offsets=st.lists(
-        st.tuples(st.integers(0, 20), st.integers(-9, 9), st.integers(-9, 9)),
-        min_size=1,
-        max_size=3,
-    )
-)
-@fuzz(60)
-def test_offsets_that_overlap_or_leave_gaps(
-    directory: Path, offsets: list[tuple[int, int, int]]
-) -> None:
-    header, size, config = sound(SMALL)
-    for which, start, end in offsets:
-        found = list(header.values())[which % len(header)]["data_offsets"]
-        found[:] = [found[0] + start, found[1] + end]
-    write_checkpoint(directory, json.dumps(header).encode(), size, config)
-    moved = header != sound(SMALL)[0]
-    assert moved == bool(opens_or_says_why(directory, open_published))
-
-
 TENSOR_EDITS = st.tuples(
     st.sampled_from(["dtype", "shape", "remove", "add", "rename", "part"]),
     st.integers(0, 2**20),

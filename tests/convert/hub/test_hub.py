@@ -12,14 +12,16 @@ from threading import Timer
 
 import pytest
 from huggingface_hub import constants
+from image_goldens import CHECKPOINT
+from like_whole import assert_same_weights
 from local_hub import LocalHub
 from oracle_files import ORACLES
-from rich.console import Console
 
+from convert import Source, load_draft, load_target, load_tokenizer, load_vision
 from convert.command_line.stopping import SIGNALS, Stopped, raising
 from convert.hub.checkpoint import find_checkpoint, find_config
 from convert.hub.files import ALL_FILES, TOKENIZER_ALONE
-from convert.hub.source import Source
+from eagle3_jax.models.target import Target
 
 TARGET = ORACLES / "kimi_bf16"
 SLOW = "model-00001-of-000003.safetensors"
@@ -86,40 +88,6 @@ def test_large_files_that_lie_elsewhere_are_found_with_the_token_and_checked(
     assert same_files(found, TARGET)
     digest = hashlib.sha256((TARGET / SHARD).read_bytes()).hexdigest()
     assert (found / SHARD).resolve().name == digest
-
-
-@pytest.mark.parametrize("lfs", [(), (SHARD,)], ids=["plain", "lfs"])
-def test_a_broken_connection_goes_on_where_it_broke(
-    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, lfs: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    hub.lfs.update(lfs)
-    hub.cut_after[SHARD] = 100_000
-    assert same_files(find_checkpoint("org/kimi"), TARGET)
-    assert ("GET", SHARD, "bytes=100000-") in hub.served
-
-
-def test_a_command_that_was_ended_downloads_only_what_is_missing(hub: LocalHub) -> None:
-    found = find_checkpoint("org/kimi")
-    (found / SHARD).resolve().unlink()
-    (found / SHARD).unlink()
-    hub.served.clear()
-    assert same_files(find_checkpoint("org/kimi"), TARGET)
-    assert hub.downloaded() == [SHARD]
-
-
-def test_a_revision_is_a_branch_a_tag_or_a_commit(hub: LocalHub) -> None:
-    hub.add("org/kimi", ORACLES / "kimi_int4_ct", "v2")
-    branch = find_checkpoint(Source("org/kimi", "v2"))
-    assert same_files(branch, ORACLES / "kimi_int4_ct")
-    assert find_checkpoint(Source("org/kimi", branch.name)) == branch
-    assert same_files(find_checkpoint("org/kimi"), TARGET)
-
-
-def test_downloads_go_to_the_directory_that_is_asked_for(hub: LocalHub, tmp_path: Path) -> None:
-    found = find_checkpoint(Source("org/draft", cache=str(tmp_path / "elsewhere")))
-    assert found.is_relative_to(tmp_path / "elsewhere")
-    assert not (tmp_path / "cache").exists()
 
 
 def test_a_gated_repository_needs_the_token(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +182,37 @@ def test_a_signal_waits_for_no_file(
     assert stopped.value.number == number
 
 
-def test_the_way_is_shown_a_line_every_tenth(hub: LocalHub) -> None:
-    hub.lfs.add(SHARD)
-    console = Console(record=True, width=200, quiet=False, force_terminal=False)
-    find_checkpoint("org/kimi", console=console)
-    lines = console.export_text().splitlines()
-    assert lines[0].startswith("downloading org/kimi: 3 files, ")
-    assert lines[-1].startswith("downloading org/kimi: 100 %")
+DRAFT = ORACLES / "draft_mha_fp8_ptpc"
+
+
+def test_weights_are_the_directorys(hub: LocalHub, target: Target) -> None:
+    by_id = load_target("org/kimi", dtype="float32")
+    assert_same_weights(by_id, target)
+    hub.add("org/draft", ORACLES / "draft_mha_bf16")
+    hub.add("org/draft", DRAFT, "fp8")
+    draft = load_draft(Source("org/draft", "fp8"), by_id)
+    assert_same_weights(draft, load_draft(DRAFT, target))
+
+
+def test_vision_is_loaded_of_a_revision_into_the_directory_that_is_asked_for(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.add("org/kimi", CHECKPOINT, "vision")
+    vision = load_vision(Source("org/kimi", "vision", str(tmp_path / "elsewhere")))
+    assert_same_weights(vision, load_vision(CHECKPOINT))
+    assert vision.config == load_vision(CHECKPOINT).config
+    assert "preprocessor_config.json" in hub.downloaded()
+    assert (tmp_path / "elsewhere").is_dir() and not (tmp_path / "cache").exists()
+
+
+def test_tokens_are_the_directorys_and_no_weight_is_downloaded(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    for path in (ORACLES / "tokenizer").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    hub.add("org/chat", tmp_path)
+    ours, theirs = load_tokenizer("org/chat"), load_tokenizer(ORACLES / "tokenizer")
+    chat = [{"role": "user", "content": "What is 95 + 61?"}]
+    assert ours.encode_chat(chat) == theirs.encode_chat(chat)
+    assert "model.safetensors" not in hub.downloaded()

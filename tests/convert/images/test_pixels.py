@@ -103,11 +103,6 @@ def test_a_digest_tells_contents_and_processing_apart() -> None:
     assert read_image(data, CONFIG).digest == digests[0]
 
 
-@pytest.mark.parametrize("format", ["JPEG", "WEBP", "GIF", "BMP"])
-def test_usual_formats_are_read(format: str) -> None:
-    assert read_image(as_file(official_image(32, 48), format), CONFIG).grid_thw == (1, 4, 4)
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -1,6 +1,5 @@
 """Drafts as other projects lay them out, and what is written back: load, save, load."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from edited import Tensors, copy_edited
+from like_whole import assert_same_weights
 from oracle_files import DRAFTS, LATENT_DRAFT, ORACLES
 
 from convert import load_draft, save_hf
-from convert.fill import named_variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 
@@ -32,12 +31,7 @@ NORM_TENSORS = {
 
 def assert_same(ours: Eagle3Draft, theirs: Eagle3Draft) -> None:
     assert ours.config == theirs.config
-    weights, expected = named_variables(ours), named_variables(theirs)
-    assert set(weights) == set(expected)
-    for name, variable in weights.items():
-        np.testing.assert_array_equal(
-            np.asarray(variable.get_value()), np.asarray(expected[name].get_value()), err_msg=name
-        )
+    assert_same_weights(ours, theirs)
 
 
 def with_norms(*options: str) -> Callable[[Tensors], None]:
@@ -109,21 +103,6 @@ def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: Target, tmp_path
     assert_same(load_draft(exported, target), load_draft(LATENT, target))
 
 
-def test_a_latent_draft_survives_the_round_trip(target: Target, tmp_path: Path) -> None:
-    draft = load_draft(LATENT, target)
-    save_hf(draft, tmp_path)
-    assert_same(load_draft(tmp_path, target), draft)
-    ours, theirs = (
-        json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        for directory in (tmp_path, LATENT)
-    )
-    assert "head_dim" not in ours
-    for name in set(ours) & set(theirs) - {"rope_scaling", "eagle_config"}:
-        assert ours[name] == theirs[name], name
-    for name in ("rope_scaling", "eagle_config"):
-        assert ours[name].items() <= theirs[name].items()
-
-
 def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -> None:
     def widen(tensors: Tensors) -> None:
         for part in ("q_a_proj", "q_a_layernorm", "q_b_proj"):
@@ -140,7 +119,9 @@ def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -
     assert draft.midlayer.self_attn.q_proj.kernel.get_value().shape == (2 * HIDDEN, 96)
 
 
-@pytest.mark.parametrize("options", [*((name,) for name in NORM_TENSORS), tuple(NORM_TENSORS)])
+@pytest.mark.parametrize(
+    "options", [("norm_before_fc", "norm_output"), ("fc_norm", "norm_before_residual")]
+)
 @pytest.mark.parametrize("source", [GROUPED, LATENT], ids=lambda path: path.name)
 def test_eagle_31_norms_survive_the_round_trip(
     target: Target, source: Path, options: tuple[str, ...], tmp_path: Path
@@ -152,7 +133,7 @@ def test_eagle_31_norms_survive_the_round_trip(
         config=lambda published: {**published, **dict.fromkeys(options, True)},
     )
     draft = load_draft(newer, target)
-    assert all(getattr(draft.config, name) for name in options)
+    assert {name for name in NORM_TENSORS if getattr(draft.config, name)} == set(options)
     save_hf(draft, tmp_path / "saved")
     assert_same(load_draft(tmp_path / "saved", target), draft)
 
@@ -185,53 +166,6 @@ def test_a_single_aux_layer_survives_the_round_trip(target: Target, tmp_path: Pa
     assert draft.config.aux_layer_ids == (2,)
     save_hf(draft, tmp_path / "saved")
     assert_same(load_draft(tmp_path / "saved", target), draft)
-
-
-@pytest.mark.parametrize(
-    ("options", "tensors", "message"),
-    [
-        ({}, with_norms("fc_norm"), r"fc_norm\.0\.weight: matched by 0 rules"),
-        ({}, with_norms("norm_before_fc"), r"input_norm\.weight: matched by 0 rules"),
-        ({"fc_norm": True}, None, r"fc_norm\.0\.weight: no tensor in the checkpoint"),
-        ({"norm_before_fc": True}, None, r"input_norm\.weight: no tensor in the checkpoint"),
-        (
-            {"norm_before_fc": True},
-            lambda t: t.update({"input_norm.weight": np.ones(HIDDEN, np.float32)}),
-            r"input_norm\.weight: expected shape \(384,\), got \(128,\)",
-        ),
-        ({"num_aux_hidden_states": 4}, None, "num_aux_hidden_states is 4"),
-    ],
-)
-def test_norms_that_do_not_fit_the_configuration(
-    target: Target,
-    options: dict[str, Any],
-    tensors: Callable[[Tensors], None] | None,
-    message: str,
-    tmp_path: Path,
-) -> None:
-    edited = copy_edited(
-        GROUPED, tmp_path / "draft", tensors=tensors, config=lambda c: {**c, **options}
-    )
-    with pytest.raises(ValueError, match=message):
-        load_draft(edited, target)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kv_lora_rank": 24}, r"kv_a_proj_with_mqa\.weight: expected shape \(32, 256\)"),
-        ({"v_head_dim": 12}, r"o_proj\.weight: expected shape \(128, 48\)"),
-        ({"q_lora_rank": None}, r"q_a_proj\.weight: matched by 0 rules"),
-        ({"kv_lora_rank": None}, "lacks kv_lora_rank"),
-        ({"architectures": ["LlamaForCausalLMEagle3"]}, "kv_b_proj.weight: matched by 0 rules"),
-    ],
-)
-def test_latent_widths_that_do_not_fit_the_tensors(
-    target: Target, fields: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    edited = copy_edited(LATENT, tmp_path / "draft", config=lambda c: {**c, **fields})
-    with pytest.raises(ValueError, match=message):
-        load_draft(edited, target)
 
 
 def test_rope_of_a_latent_draft_can_be_overridden(target: Target) -> None:

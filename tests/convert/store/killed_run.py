@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters
+from small_stores import write_small
 
 from convert.store import writer
 
@@ -47,10 +47,4 @@ POINTS: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     POINTS[sys.argv[1]]()
-    writer.write_store(
-        Path(sys.argv[2]),
-        parameters(arrays()),
-        ORIGIN,
-        side_files=Path(sys.argv[3]),
-        item_bytes=ITEM_BYTES,
-    )
+    write_small(Path(sys.argv[2]))

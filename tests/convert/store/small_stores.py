@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.store.manifest import Manifest, Origin
+from convert.store.manifest import Origin
 from convert.store.parameter import Parameter
 from convert.store.partial import partial_directory
 from convert.store.source import SourceFile
@@ -53,15 +53,19 @@ def parameters(values: dict[str, np.ndarray]) -> list[Parameter]:
     return [Parameter(path, v.shape, v.dtype, v.copy) for path, v in values.items()]
 
 
-def write_small(destination: Path, values: Sequence[Parameter] = ()) -> Manifest:
-    """Writes the small store beside its source directory, or goes on with it."""
-    return write_store(
+def write_small(destination: Path, values: Sequence[Parameter] = (), **origin: Any) -> list[int]:
+    """Writes the small store beside its source directory, or goes on with it; returns the bytes of
+    each item that it wrote."""
+    progress: list[int] = []
+    write_store(
         destination,
         values or parameters(arrays()),
-        ORIGIN,
+        replace(ORIGIN, **origin),
         side_files=destination.parent / "source",
         item_bytes=ITEM_BYTES,
+        on_bytes=progress.append,
     )
+    return progress
 
 
 def leave_unfinished(destination: Path) -> Path:

@@ -1,6 +1,8 @@
 """eagle3-convert: the golden checkpoints go through it unchanged, and mistakes cost one line."""
 
+import io
 import json
+import re
 import resource
 import shutil
 import signal
@@ -13,66 +15,49 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from converting import Capture, refused
+from edited import Tensors, copy_edited
 from oracle_files import ORACLES
-from sparse_checkpoint import write_hole, write_sparse
+from rich.console import Console
+from sparse_checkpoint import write_sparse
 from sweeps import sweep
 
+from convert.conversion import progress
 from convert.conversion.cli import main
-from convert.conversion.conversion import open_conversion
+from convert.conversion.progress import GIB, ByteProgress
 from convert.store.reader import open_store
 
-QUANTISED = (
-    "kimi_bf16",
-    "kimi_int4_ct",
-    "kimi_mxfp4_quark",
-    "kimi_w4a8_quark",
-    "draft_mha_d2t_bf16",
-    "draft_mha_fp8_ptpc",
-    "draft_mha_int4_pc_awq",
-    "draft_mla_bf16",
-)
 
-
-@pytest.mark.parametrize("name", sweep(QUANTISED, ["kimi_int4_ct", "draft_mha_fp8_ptpc"]))
-def test_a_converted_checkpoint_holds_what_the_published_one_gives(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(ORACLES / name), str(tmp_path / "made")]) == 0
-    store, conversion = open_store(tmp_path / "made"), open_conversion(ORACLES / name)
-    expected = {parameter.path: parameter for parameter in conversion.parameters}
-    assert set(store.parameters) == set(expected) == set(conversion.variables)
-    for path, parameter in expected.items():
-        value, found = parameter.read(), store.read(path)
-        assert (found.shape, found.dtype) == (value.shape, value.dtype)
-        assert found.tobytes() == value.tobytes()
-    config = tmp_path / "made" / "config.json"
-    assert config.read_bytes() == (ORACLES / name / "config.json").read_bytes()
-    assert main(["--verify", str(tmp_path / "made")]) == 0
-    assert f"{len(expected)} parameters" in capsys.readouterr().out
-    assert main(["--verify", str(ORACLES / name), str(tmp_path / "made")]) == 0
+@pytest.mark.parametrize("command", ["convert.conversion.cli", "convert.quantize.cli"])
+def test_flags_are_read_without_jax(command: str) -> None:
+    code = f"import sys, {command}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_gfx942_gets_its_own_floats(tmp_path: Path) -> None:
-    source = ORACLES / "draft_mha_fp8_ptpc"
-    assert main([str(source), str(tmp_path / "made"), "--arch", "gfx942"]) == 0
-    assert main(["--verify", str(source), str(tmp_path / "made")]) == 0
-    store = open_store(tmp_path / "made")
+    source, made = ORACLES / "draft_mha_fp8_ptpc", tmp_path / "made"
+    assert main([str(source), str(made), "--arch", "gfx942"]) == 0
+    assert main(["--verify", str(source), str(made)]) == 0
+    store = open_store(made)
     assert store.manifest.origin.arch == "gfx942"
-    for parameter in open_conversion(source).parameters:
-        which = parameter.path.rpartition(".")[2]
-        found = store.read(parameter.path)
-        if which == "values":
-            assert found.dtype == jnp.float8_e4m3fnuz
-            np.testing.assert_array_equal(
-                2 * found.astype(np.float64), parameter.read().astype(np.float64)
-            )
-        elif which == "scale":
-            np.testing.assert_array_equal(found, 2 * parameter.read())
+    dtypes = {np.dtype(p.dtype) for path, p in store.parameters.items() if "values" in path}
+    assert dtypes == {np.dtype(jnp.float8_e4m3fnuz)}
 
 
-def test_what_was_assumed_is_said_and_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_scales_cost_one_line_and_leave_nothing(tmp_path: Path, capsys: Capture) -> None:
+    """They are read when the store is half written."""
+    name = "language_model.model.layers.1.mlp.experts.2.up_proj.weight_scale"
+
+    def spoil(tensors: Tensors) -> None:
+        tensors[name] = tensors[name] * np.nan
+
+    source = copy_edited(ORACLES / "kimi_int4_ct", tmp_path / "source", tensors=spoil)
+    said = refused(capsys, source, tmp_path / "made")
+    assert str(source) in said and "up_proj.weight: the scales hold infinities or NaN" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+def test_what_was_assumed_is_said_and_recorded(tmp_path: Path, capsys: Capture) -> None:
     assert main([str(ORACLES / "draft_mha_int4_pc"), str(tmp_path / "made")]) == 0
     assert "assuming INT4 per channel of Quark (linear order)" in capsys.readouterr().err
     options = open_store(tmp_path / "made").manifest.origin.options
@@ -83,7 +68,7 @@ def test_what_was_assumed_is_said_and_recorded(
     "name", sweep(["kimi-k2.5", "kimi-k2.5-mxfp4", "kimi-k2.5-w4a8"], ["kimi-k2.5-w4a8"])
 )
 def test_a_dry_run_lists_every_tensor_of_the_released_shapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, capsys: Capture, name: str
 ) -> None:
     tensors = write_sparse(name, tmp_path / "source", shards=3, layers=2)
     assert main([str(tmp_path / "source"), "--dry-run", "--json"]) == 0
@@ -104,32 +89,7 @@ def test_a_dry_run_lists_every_tensor_of_the_released_shapes(
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
-@pytest.mark.long
-def test_a_dry_run_of_released_minimax_ends_with_the_published_totals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """All 62 layers; behind them one tensor of each MTP module, which the listing is without."""
-    source = tmp_path / "source"
-    tensors = write_sparse("minimax-m2.5", source, shards=3)
-    assert (len(tensors), sum(nbytes for *_, nbytes in tensors)) == (96_103, 230_121_630_720)
-    extra = [f"model.layers.{layer}.eh_proj.weight" for layer in (62, 63, 64)]
-    write_hole(source / "mtp.safetensors", [(name, "BF16", [8, 4], 64) for name in extra])
-    index = source / "model.safetensors.index.json"
-    listed = json.loads(index.read_text())
-    listed["weight_map"] |= dict.fromkeys(extra, "mtp.safetensors")
-    index.write_text(json.dumps(listed))
-    assert main([str(source), "--dry-run"]) == 0
-    lines, _, plan = capsys.readouterr().out.rpartition("Plan")
-    skipped = "skipped: multi-token prediction, whose work a draft does"
-    for name in extra:
-        assert f"{name}  64 B  {skipped}" in lines
-    rows = [[cell.strip() for cell in row.split("│")[1:4]] for row in plan.splitlines()]
-    assert ["fp8_block", "95,728", "227,466,488,832"] in rows
-    assert [skipped, "3", "192"] in rows
-    assert ["total", "96,106", "230,121,630,912"] in rows
-
-
-def test_the_plan_in_words_ends_with_the_totals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_in_words_ends_with_the_totals(capsys: Capture) -> None:
     assert main([str(ORACLES / "kimi_int4_ct"), "--dry-run", "--mesh", "tensor=2"]) == 0
     out = capsys.readouterr().out
     assert "-> layers.1.mlp.experts.gate_proj.values [6, 64, 64]" in out
@@ -157,7 +117,7 @@ def test_the_plan_in_words_ends_with_the_totals(capsys: pytest.CaptureFixture[st
 def test_a_mistake_costs_one_line_and_writes_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     arguments: list[str],
     message: str,
 ) -> None:
@@ -175,17 +135,14 @@ def test_a_mistake_costs_one_line_and_writes_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
-def test_a_damaged_store_fails_verification_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_store_fails_verification_by_name(tmp_path: Path, capsys: Capture) -> None:
     assert main([str(ORACLES / "draft_mha_bf16"), str(tmp_path / "made")]) == 0
     file = max((tmp_path / "made" / "items").rglob("d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x10
     file.write_bytes(content)
-    assert main(["--verify", str(tmp_path / "made")]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "1 of 14 parameters" in error and "its checksum differs" in error
+    said = refused(capsys, "--verify", tmp_path / "made", status=1)
+    assert "1 of 14 parameters" in said and "its checksum differs" in said
 
 
 @contextmanager
@@ -200,15 +157,37 @@ def limited_files(nbytes: int) -> Iterator[None]:
 
 
 def test_a_disk_that_takes_no_more_is_one_line_and_leaves_a_run_to_resume(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     arguments = [str(ORACLES / "draft_mha_bf16"), str(tmp_path / "made")]
     with limited_files(200_000):
-        assert main(arguments) == 2
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert said.startswith("eagle3-convert: error: cannot write ")
-    assert "repeat the command to resume" in said
+        said = refused(capsys, *arguments)
+    assert "error: cannot write " in said and "repeat the command to resume" in said
     assert main(arguments) == 0
+
+
+def test_a_hundred_steps_are_ten_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    out = io.StringIO()
+    with ByteProgress(Console(file=out), "converting", 100 * GIB) as shown:
+        for _ in range(100):
+            shown.advance(GIB)
+    lines = out.getvalue().splitlines()
+    assert [int(found[1]) for line in lines if (found := re.search(r"(\d+) %", line))] == [
+        *range(10, 101, 10)
+    ]
+    assert all("GiB" in line and "s left" in line for line in lines)
+
+
+def test_what_an_earlier_run_did_does_not_count_as_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    shown = ByteProgress(Console(file=out), "converting", 100 * GIB)
+    monkeypatch.setattr(shown, "_start_s", 0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 10.0)
+    shown.resume(80 * GIB)
+    shown.advance(10 * GIB)
+    assert out.getvalue() == "converting: 90 %, 90.00 of 100.00 GiB, 1024 MiB/s, 10 s left\n"
 
 
 SLOW = """

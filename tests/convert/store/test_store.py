@@ -1,4 +1,4 @@
-"""A store gives back, bit for bit, what was written; and its manifest describes it."""
+"""A store gives back what was written, bit for bit, and Orbax alone can read it."""
 
 import json
 from pathlib import Path
@@ -7,27 +7,33 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from small_stores import ITEM_BYTES, ORIGIN, arrays, parameters, source_directory
+import tensorstore as ts
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+from small_stores import ORIGIN, arrays, parameters, source_directory, write_small
 
 from convert.store.array_bytes import checksum
 from convert.store.groups import group
-from convert.store.manifest import Manifest, read_manifest
 from convert.store.parameter import Parameter
 from convert.store.reader import Store, open_store
+from convert.store.verify import verify_store
 from convert.store.writer import write_store
+from eagle3_jax.mesh import make_mesh
+
+DEVICES = 8
+NAMES = st.sampled_from(["a", "b", "c", "0", "1", "model"])
+TREES = st.recursive(
+    st.integers(1, 50), lambda inner: st.dictionaries(NAMES, inner, min_size=1), max_leaves=30
+)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     parent = tmp_path_factory.mktemp("store")
-    write(parent / "made", source_directory(parent))
+    source_directory(parent)
+    write_small(parent / "made")
     return open_store(parent / "made")
-
-
-def write(destination: Path, side_files: Path) -> Manifest:
-    return write_store(
-        destination, parameters(arrays()), ORIGIN, side_files=side_files, item_bytes=ITEM_BYTES
-    )
 
 
 def test_every_parameter_comes_back_bit_for_bit(store: Store) -> None:
@@ -37,15 +43,6 @@ def test_every_parameter_comes_back_bit_for_bit(store: Store) -> None:
         found = store.read(path)
         assert (found.dtype, found.shape) == (value.dtype, value.shape)
         assert found.tobytes() == value.tobytes()
-
-
-def test_sharded_parameters_equal_whole_ones(store: Store) -> None:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("tensor",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("tensor"))
-    for path in ("embed_tokens.embedding", "layers.1.mlp.experts.up_proj.values"):
-        found = store.read_sharded(path, sharding)
-        assert isinstance(found, jax.Array) and found.sharding == sharding
-        assert np.asarray(found).tobytes() == arrays()[path].tobytes()
 
 
 def test_orbax_alone_can_read_every_item(store: Store) -> None:
@@ -60,46 +57,73 @@ def test_the_manifest_is_what_was_written(store: Store) -> None:
     assert store.manifest.origin == ORIGIN
     assert store.manifest.totals["bytes"] == sum(value.nbytes for value in arrays().values())
     assert all(store.parameters[p].checksum == checksum(v) for p, v in arrays().items())
-
-
-def test_configuration_and_tokenizer_lie_beside_the_items(store: Store) -> None:
     names = {path.name for path in store.directory.iterdir()}
     assert names == {"items", "manifest.json", "config.json", "tokenizer_config.json"}
 
 
-def test_items_follow_modules_and_stay_small() -> None:
-    items = group(parameters(arrays()), ITEM_BYTES)
-    assert [item.name for item in items] == [
-        "model-root",
-        "layers.0",
-        "layers.0.mlp.experts.up_proj.scale",
-        "layers.0.mlp.experts.up_proj.values",
-        "layers.1",
-        "layers.1.mlp.experts.up_proj.scale",
-        "layers.1.mlp.experts.up_proj.values",
-    ]
-    assert all(item.nbytes <= ITEM_BYTES or len(item.parameters) == 1 for item in items)
+def test_a_parameter_the_manifest_does_not_list_is_found(tmp_path: Path) -> None:
+    source_directory(tmp_path)
+    write_small(tmp_path / "made")
+    file = tmp_path / "made" / "manifest.json"
+    fields = json.loads(file.read_text())
+    dropped = fields["parameters"].pop(0)
+    fields["totals"]["parameters"] -= 1
+    fields["totals"]["bytes"] -= dropped["nbytes"]
+    file.write_text(json.dumps(fields))
+    (line,) = verify_store(tmp_path / "made").damaged_files
+    assert dropped["path"] in line and "does not list" in line
+
+
+def leaves(tree: object, *names: str) -> list[Parameter]:
+    if isinstance(tree, dict):
+        return [p for name, inner in tree.items() for p in leaves(inner, *names, name)]
+    assert isinstance(tree, int)
+    path = ".".join(names) or "alone"
+    return [Parameter(path, (tree,), np.dtype(np.uint8), lambda: np.zeros(tree, np.uint8))]
+
+
+@given(TREES, st.integers(1, 120))
+def test_items_hold_every_parameter_once_and_stay_small(tree: object, limit: int) -> None:
+    given_parameters = leaves(tree)
+    items = group(given_parameters, limit)
+    held = [parameter.path for item in items for parameter in item.parameters]
+    assert sorted(held) == sorted(parameter.path for parameter in given_parameters)
+    assert len({item.name for item in items}) == len(items)
+    assert all(item.nbytes <= limit or len(item.parameters) == 1 for item in items)
 
 
 def test_a_path_that_occurs_twice_is_refused() -> None:
-    twice = Parameter("norm.weight", (1,), np.dtype(np.float32), lambda: np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=r"norm\.weight occurs twice"):
-        group([twice, twice])
+        group(2 * parameters({"norm.weight": np.zeros(1, np.float32)}))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"version": 1}, "must say"),
-        ({"totals": {}}, "lists"),
-        ({"parameters": [{}]}, "damaged"),
-        ({"tensors": None}, "damaged"),
-    ],
-)
-def test_a_damaged_manifest_is_refused(
-    store: Store, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    fields = json.loads((store.directory / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps({**fields, **change}))
-    with pytest.raises(ValueError, match=message):
-        read_manifest(tmp_path)
+@pytest.fixture(scope="module")
+def large_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A matrix and a stack of several chunks each."""
+    directory, noise = tmp_path_factory.mktemp("store"), np.random.default_rng(0)
+    values = {
+        "mlp.kernel": noise.integers(0, 256, (8192, 4096), np.uint8),
+        "mlp.experts.values": noise.integers(0, 256, (16, 512, 512), np.uint8),
+    }
+    side_files = source_directory(directory)
+    write_store(directory / "made", parameters(values), ORIGIN, side_files=side_files)
+    return open_store(directory / "made")
+
+
+def bytes_read() -> int:
+    """Bytes that TensorStore has read from files so far."""
+    metrics = ts.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(value["value"] for metric in metrics for value in metric["values"])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("path", ["mlp.kernel", "mlp.experts.values"])
+def test_eight_devices_read_every_byte_about_once(large_store: Store, path: str, axis: int) -> None:
+    sharding = NamedSharding(make_mesh(DEVICES), PartitionSpec(*(None,) * axis, "tensor"))
+    before = bytes_read()
+    array = large_store.read_sharded(path, sharding)
+    read = (bytes_read() - before) / array.nbytes
+    assert array.sharding == sharding
+    assert {part.device for part in array.addressable_shards} == set(jax.devices()[:DEVICES])
+    assert np.asarray(array).tobytes() == large_store.read(path).tobytes()
+    assert 1 <= read < 1.5

@@ -45,9 +45,6 @@ def test_plain_text_and_special_text_encode_as_tiktoken_does(tokenizer: Tokenize
     for case in GOLDEN["special"]:
         assert tokenizer.encode(case["text"], add_special=True) == case["ids"]
         assert tokenizer.decode(case["ids"], skip_special=False) == case["text"]
-
-
-def test_single_tokens_have_tiktokens_bytes(tokenizer: Tokenizer) -> None:
     for case in GOLDEN["partial_bytes"]:
         assert b"".join(map(tokenizer.token_bytes, case["ids"])).hex() == case["bytes"]
 
@@ -88,27 +85,15 @@ def test_time_grows_with_the_length_of_the_text_whatever_it_is(
     assert seconds[1] < 10 * seconds[0] + 0.1
 
 
-def test_facts_of_the_vocabulary(tokenizer: Tokenizer) -> None:
-    assert tokenizer.vocab_size == 576
-    assert tokenizer.eos_token_ids == (321, IM_END)
-    assert tokenizer.decode([IM_END, 72, 10_000, -1, 105]) == "Hi"
-
-
-def test_hidden_and_visible_special_tokens(tokenizer: Tokenizer) -> None:
+def test_decoding(tokenizer: Tokenizer) -> None:
     """`special: false` in tokenizer_config.json keeps a token's text in the output."""
+    assert (tokenizer.vocab_size, tokenizer.eos_token_ids) == (576, (321, IM_END))
+    assert tokenizer.decode([IM_END, 72, 10_000, -1, 105]) == "Hi"
     visible = next(token for token in tokenizer.special_tokens if not token.hidden)
     assert tokenizer.decode([visible.token_id]) == visible.text
-    assert tokenizer.decode([IM_END]) == ""
-
-
-def test_a_split_character_decodes_to_the_replacement_mark(tokenizer: Tokenizer) -> None:
     first, *rest = tokenizer.encode("🙂")
-    assert rest
-    assert tokenizer.decode([first]) == "\ufffd"
+    assert rest and tokenizer.decode([first]) == "\ufffd"
     assert tokenizer.decode([first, *rest]) == "🙂"
-
-
-def test_lone_surrogates_do_not_break_encoding(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
 
 

@@ -15,7 +15,7 @@ from tiny import latent_draft, tiny_draft, tiny_target
 from tiny_vision import VISION
 
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.engine.programs import compiled_for
+from eagle3_jax.engine.programs import fingerprint as compiled_for
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.mesh import make_mesh
 

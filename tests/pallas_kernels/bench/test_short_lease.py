@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -20,9 +19,8 @@ from eagle3_tools.aot.workers import Failure
 from eagle3_tools.kernel_bench import __main__ as command
 from eagle3_tools.kernel_bench import carry as carrying
 from eagle3_tools.kernel_bench import session
-from eagle3_tools.kernel_bench.ahead import Ahead, Turns
+from eagle3_tools.kernel_bench.ahead import Ahead
 from eagle3_tools.kernel_bench.ceilings import Ceilings
-from eagle3_tools.kernel_bench.choice.chosen import NAMED, named
 from eagle3_tools.kernel_bench.measure import Measured
 from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
 from eagle3_tools.kernel_bench.timing import Spread, Timed
@@ -114,49 +112,6 @@ def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
     path.write_text("not JSON\n" + path.read_text())
     with pytest.raises(ValueError, match=r"record.jsonl, line 1: expected JSON, got 'not JSON'"):
         read_record(path)
-
-
-def test_the_named_cases_exist_are_few_and_hold_a_case_for_every_bar():
-    cases = named(all_cases())
-    assert len(cases) == len(set(NAMED)) <= 25
-    names = [case.name for case in cases]
-    verify = [name for name in names if name.startswith("mla_decode") and " q4_8k_page64" in name]
-    assert any(name.replace(" q4_", " q1_") in names for name in verify)
-    assert any("grouped_mlp" in name and " bf16 " in name for name in names)
-    assert any("fp8_matmul" in name and " ptpc " in name for name in names)
-    assert any("logits_argmax" in name for name in names)
-
-
-def test_nothing_compiles_while_somebody_times_and_who_times_does_not_wait_for_those_that_queue():
-    turns, first, second, timed = Turns(), Event(), Event(), Event()
-    seen: list[str] = []
-
-    def compile(name: str, until: Event) -> None:
-        with turns.compiling():
-            seen.append(name)
-            until.wait(10)
-
-    def measure() -> None:
-        with turns.timing():
-            seen.append("timed")
-            timed.wait(10)
-
-    threads = [Thread(target=compile, args=("first", first)), Thread(target=measure)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    threads.append(Thread(target=compile, args=("second", second)))
-    threads[-1].start()
-    time.sleep(0.05)
-    assert seen == ["first"]
-    first.set()
-    time.sleep(0.05)
-    assert seen == ["first", "timed"]
-    timed.set()
-    second.set()
-    for thread in threads:
-        thread.join(10)
-    assert seen == ["first", "timed", "second"]
 
 
 def test_programs_are_compiled_once_and_what_the_compiler_says_comes_with_the_case():

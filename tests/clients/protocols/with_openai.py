@@ -1,42 +1,23 @@
-"""Everything a user of the openai package does with a chat model; prints the counts as JSON.
-
-Runs in the client's own environment: nothing of ours is imported.
-"""
+"""Everything a user of the openai package does with a chat model, over the demo."""
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pydantic
+import steps
 
 QUESTION = [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}]
-MODEL = "eagle3-demo"
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER = {"name": "get_weather", "description": "Weather in a city", "parameters": CITY}
-ABOUT_OSLO = [{"role": "user", "content": "How is the weather in Oslo?"}]
-WINDY = '{"celsius": 7, "sky": "windy"}'
+MODEL = steps.MODEL
+WEATHER = {"name": "get_weather", "description": "Weather in a city", "parameters": steps.CITY}
+ABOUT_OSLO = [{"role": "user", "content": steps.WEATHER}]
 
 
 class Size(pydantic.BaseModel):
     """An answer's form."""
 
     n: int
-
-
-def main() -> None:
-    """argv: the address that ends in /v1, and the file to write."""
-    client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
-    outcome = {}
-    for step in STEPS:
-        try:
-            step(client)
-            outcome[step.__name__] = "completed"
-        except Exception as error:
-            outcome[step.__name__] = f"{type(error).__name__}: {error}"
-    with open(sys.argv[2], "w") as file:
-        json.dump(outcome, file, indent=1)
 
 
 def models(client: Any) -> None:
@@ -121,7 +102,7 @@ def tools_of_responses(client: Any) -> None:
     first = client.responses.create(input=ABOUT_OSLO, **asked)
     call = first.output[-1]
     assert json.loads(call.arguments) == {"city": "Oslo"}
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": WINDY}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": steps.WINDY}
     answer = client.responses.create(input=[*ABOUT_OSLO, *first.output, result], **asked)
     assert "7 degrees and windy" in answer.output_text
 
@@ -133,7 +114,7 @@ def orders_of_codex(client: Any) -> None:
     call |= {"call_id": "call_9f3a"}
     thought = {"type": "reasoning", "summary": [], "content": [_text("reasoning_text", "I ask.")]}
     said = {"type": "message", "role": "assistant", "content": [_text("output_text", "Wait.")]}
-    result = {"type": "function_call_output", "call_id": "call_9f3a", "output": WINDY}
+    result = {"type": "function_call_output", "call_id": "call_9f3a", "output": steps.WINDY}
     answers = [
         client.responses.create(input=[*ABOUT_OSLO, *turn, result], **asked)
         for turn in ((thought, said, call), (call, thought, said), (said, call, thought))
@@ -146,7 +127,7 @@ def default_request_of_kimi_code(client: Any) -> None:
     call = {"id": "functions_get_weather_0", "type": "function"}
     call |= {"function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
     turn = {"role": "assistant", "reasoning_content": "I ask.", "tool_calls": [call]}
-    result = {"role": "tool", "tool_call_id": call["id"], "content": WINDY}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": steps.WINDY}
     with client.chat.completions.create(
         model=MODEL,
         messages=[*ABOUT_OSLO, turn, result],
@@ -176,23 +157,18 @@ def parsed_response(client: Any) -> None:
 
 
 def wrong_model(client: Any) -> None:
-    _raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
+    steps.raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
 
 
 def too_long(client: Any) -> None:
     prompt = [5] * 100_000
-    _raises(openai.BadRequestError, lambda: client.completions.create(model=MODEL, prompt=prompt))
+    steps.raises(
+        openai.BadRequestError, lambda: client.completions.create(model=MODEL, prompt=prompt)
+    )
 
 
-def _raises(expected: type[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except expected:
-        return
-    raise AssertionError(f"no {expected.__name__}")
-
-
-STEPS = (
+steps.run(
+    openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0),
     models,
     completion,
     batch_of_token_ids,
@@ -210,4 +186,3 @@ STEPS = (
     wrong_model,
     too_long,
 )
-main()

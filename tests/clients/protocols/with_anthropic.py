@@ -1,48 +1,26 @@
-"""Everything a user of the anthropic package does with a chat model; prints the counts as JSON.
-
-Runs in the client's own environment: nothing of ours is imported.
-"""
+"""Everything a user of the anthropic package does with a chat model, over the demo."""
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import anthropic
+import steps
+from steps import get_weather
 
-MODEL = "eagle3-demo"
+MODEL = steps.MODEL
 SUM: dict[str, Any] = {
     "model": MODEL,
     "max_tokens": 120,
     "messages": [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}],
     "extra_body": {"temperature": 0},
 }
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER = {"name": "get_weather", "description": "Weather in a city", "input_schema": CITY}
+WEATHER = {"name": "get_weather", "description": "Weather in a city", "input_schema": steps.CITY}
 ASKED: dict[str, Any] = {
     **SUM,
     "tools": [WEATHER],
-    "messages": [{"role": "user", "content": "How is the weather in Oslo?"}],
+    "messages": [{"role": "user", "content": steps.WEATHER}],
 }
-
-
-def main() -> None:
-    """argv: the address, and the file to write."""
-    client = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0)
-    outcome = {}
-    for step in STEPS:
-        try:
-            step(client)
-            outcome[step.__name__] = "completed"
-        except Exception as error:
-            outcome[step.__name__] = f"{type(error).__name__}: {error}"
-    with open(sys.argv[2], "w") as file:
-        json.dump(outcome, file, indent=1)
-
-
-def get_weather(city: str) -> str:
-    """Weather in a city"""
-    return '{"celsius": 7, "sky": "windy"}'
 
 
 def message(client: Any) -> None:
@@ -112,23 +90,16 @@ def closed_stream(client: Any) -> None:
 
 
 def wrong_model(client: Any) -> None:
-    _raises(anthropic.NotFoundError, lambda: client.messages.create(**{**SUM, "model": "?"}))
+    steps.raises(anthropic.NotFoundError, lambda: client.messages.create(**{**SUM, "model": "?"}))
 
 
 def too_long(client: Any) -> None:
     long = {**SUM, "messages": [{"role": "user", "content": "a b " * 100_000}]}
-    _raises(anthropic.BadRequestError, lambda: client.messages.create(**long))
+    steps.raises(anthropic.BadRequestError, lambda: client.messages.create(**long))
 
 
-def _raises(expected: type[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except expected:
-        return
-    raise AssertionError(f"no {expected.__name__}")
-
-
-STEPS = (
+steps.run(
+    anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0),
     message,
     streamed_message,
     beta_message,
@@ -142,4 +113,3 @@ STEPS = (
     wrong_model,
     too_long,
 )
-main()

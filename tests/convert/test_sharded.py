@@ -1,7 +1,8 @@
-"""Onto a mesh: each device reads what it holds, and holds its part of a model loaded whole."""
+"""A device of a mesh reads what it holds, and a mesh saves what one device would save."""
 
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from edited import copy_edited
-from like_whole import assert_like_whole
+from like_whole import assert_like_whole, assert_same_weights
 from oracle_files import ORACLES
+from sweeps import sweep
 from wide_pair import wide_target
 
-from convert import fill, load_draft, load_target, save_hf
-from convert.conversion.cli import main as convert_main
+from convert import fill, load_draft, load_target, save_hf, save_store
 from convert.files import safetensors_files
 from convert.files.box import box_of
 from convert.files.safetensors_files import read_box
@@ -24,7 +25,8 @@ from convert.fill import named_variables
 from convert.load import outline_target
 from convert.outline import Outline
 from convert.published import form, read_parameter
-from eagle3_jax.mesh import make_mesh
+from eagle3_jax.mesh import make_mesh, mesh_of
+from eagle3_jax.models.target import Target
 
 FOUR, BY_EXPERT = make_mesh(4), make_mesh(2, enable_expert_parallel=True)
 TARGETS = [
@@ -192,10 +194,56 @@ def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(
     assert bytes_read == []
 
 
-def test_a_store_is_restored_onto_any_mesh(wide: Path, tmp_path: Path) -> None:
-    stored = tmp_path / "stored"
-    assert convert_main([str(wide), str(stored)]) == 0
-    for mesh in (make_mesh(8), make_mesh(4, enable_expert_parallel=True)):
-        for dtype in ("float32", "bfloat16"):
-            ours = load_target(stored, mesh=mesh, dtype=dtype)
-            assert_like_whole(ours, load_target(wide, dtype=dtype), mesh)
+def test_what_four_devices_save_restores_onto_eight_and_one(wide: Path, tmp_path: Path) -> None:
+    target = load_target(wide, mesh=FOUR)
+    save_store(target, tmp_path / "stored")
+    save_hf(target, tmp_path / "published", dtype="float32")
+    for directory in (tmp_path / "stored", tmp_path / "published"):
+        for mesh in (make_mesh(8), make_mesh(8, enable_expert_parallel=True), None):
+            restored = load_target(directory, mesh=mesh)
+            assert mesh_of(restored) == mesh and restored.config == target.config
+            assert_same_weights(restored, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "by_expert"),
+    sweep(product(["kimi_int4_ct", "kimi_mxfp4_quark"], [False, True]), [("kimi_int4_ct", True)]),
+)
+def test_quantised_targets_restore_as_they_were(name: str, by_expert: bool, tmp_path: Path) -> None:
+    target = load_target(ORACLES / name, mesh=make_mesh(2, enable_expert_parallel=by_expert))
+    save_store(target, tmp_path / "stored")
+    for mesh in (make_mesh(2, enable_expert_parallel=not by_expert), None):
+        restored = load_target(tmp_path / "stored", mesh=mesh)
+        assert_same_weights(restored, target)
+        layers: list[Any] = [model.layers[1] for model in (restored, target)]
+        ours, theirs = (layer.mlp.experts.up_proj.format for layer in layers)
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["draft_mha_d2t_bf16", "draft_mha_fp8_ptpc"])
+def test_a_draft_is_saved_from_a_mesh_without_what_is_its_targets(
+    name: str, tmp_path: Path
+) -> None:
+    target = load_target(ORACLES / "kimi_bf16", mesh=FOUR)
+    head = "auto" if "d2t" in name else "target"
+    draft = load_draft(ORACLES / name, target, mesh=FOUR, lm_head=head)
+    save_store(draft, tmp_path / "stored", shared_with=target)
+    alone = load_target(ORACLES / "kimi_bf16")
+    restored = load_draft(tmp_path / "stored", alone)
+    assert (restored.lm_head is alone.lm_head) == (head == "target")
+    assert_same_weights(restored, draft)
+    if head == "auto":
+        save_hf(draft, tmp_path / "published", dtype="float32")
+        assert_same_weights(load_draft(tmp_path / "published", alone), draft)
+
+
+def test_one_parameter_is_gathered_at_a_time(wide: Path, tmp_path: Path) -> None:
+    target: Target = load_target(wide, mesh=make_mesh(8))
+    sizes = [variable.get_value().nbytes for variable in named_variables(target).values()]
+    save_hf(target, tmp_path / "once")
+    tracemalloc.start()
+    save_hf(target, tmp_path / "saved")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # The last two parameters, the next, and a tensor of it.
+    assert peak < 3.5 * max(sizes) < sum(sizes)

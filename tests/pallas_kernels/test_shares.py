@@ -1,0 +1,259 @@
+"""A context in parts on several devices: the partial attention of each, joined, is the whole."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiling import compiled, compiled_anew
+from numpy.typing import NDArray
+from paged import NAMES, local_parts, scatter
+from sweeps import sweep
+
+from pallas_kernels import (
+    PagedKV,
+    attend_share,
+    gpu,
+    gqa_decode,
+    gqa_share,
+    join_shares,
+    mla_decode,
+    share_values,
+)
+from pallas_kernels.exact import exact_bits
+from pallas_kernels.mla_decode import pallas as decode
+from pallas_kernels.mla_share.layout import MASS, unpack
+
+GROUPS, HEADS, WIDTH, ROTATED, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
+KINDS = ["mla", "gqa"]
+each = pytest.mark.parametrize(
+    ("kind", "implementation"), sweep(product(KINDS, NAMES), [*product(KINDS, ["xla", "pallas"])])
+)
+each_mla = pytest.mark.parametrize("implementation", sweep(NAMES, ["xla", "pallas"]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """queries: of the heads of GROUPS devices [GROUPS, batch, q_len, HEADS, dim]; values: the
+    kernels of latent attention that a device's own heads multiply."""
+
+    kind: str
+    queries: tuple[Any, ...]
+    pools: tuple[Any, ...]
+    table: Any
+    positions: Any
+    values: Any
+    scales: tuple[Any, ...] = (None, None)
+
+    def cast(self, dtype: Any) -> "Case":
+        queries, pools = (tuple(x.astype(dtype) for x in y) for y in (self.queries, self.pools))
+        return replace(self, queries=queries, pools=pools, values=self.values.astype(dtype))
+
+
+def make_case(kind: str, lengths: list[int], q_len: int = 4, page_size: int = 16) -> Case:
+    """The last q_len positions of each sequence ask; every slot past a length holds NaN."""
+    rng = np.random.default_rng(sum(lengths))
+    row, pages = (1, WIDTH) if kind == "gqa" else (WIDTH + ROTATED,), -(-max(lengths) // page_size)
+    pools, table = [], np.zeros(())
+    for _ in range(1 + (kind == "gqa")):
+        contexts = [rng.normal(size=(n, *row)).astype(np.float32) for n in lengths]
+        # The newest slots weigh most, so that parts differ in mass.
+        rising = np.linspace(0.3, 2, lengths[-1], dtype=np.float32)
+        contexts[-1] *= rising.reshape(-1, *(1,) * len(row))
+        pool, table = scatter(contexts, page_size, pages)
+        pools.append(pool)
+    shape = GROUPS, len(lengths), q_len, HEADS
+    dims = (WIDTH,) if kind == "gqa" else (WIDTH, ROTATED)
+    queries = tuple(rng.normal(size=(*shape, dim)).astype(np.float32) for dim in dims)
+    positions = (np.array(lengths)[:, None] - q_len + np.arange(q_len)).astype(np.int32)
+    values = rng.normal(size=(GROUPS, HEADS, WIDTH, VALUE)).astype(np.float32)
+    return Case(kind, queries, tuple(pools), table, positions, values)
+
+
+def attend_pools(queries, pools, scales, table, positions, *, operation, implementation, **options):
+    paged = PagedKV(pools, scales[: len(pools)], table, positions)
+    return operation(*queries, paged, SCALE, implementation=implementation, **options)
+
+
+def share_of(case: Case, implementation: str) -> NDArray[Any]:
+    """A device's part of all groups' heads: packed means and masses."""
+    operation = attend_share if case.kind == "mla" else gqa_share
+    call = compiled(attend_pools, operation=operation, implementation=implementation)
+    return np.asarray(call(case.queries, case.pools, case.scales, case.table, case.positions))
+
+
+def join(case: Case, shares: Any, implementation: str, group: int = 0) -> NDArray[Any]:
+    """What a group's own device makes of the parts of its heads."""
+    if case.kind == "gqa":
+        return np.asarray(compiled(join_shares)(jnp.asarray(shares)))
+    return np.asarray(
+        compiled(share_values, implementation=implementation)(shares, case.values[group])
+    )
+
+
+def in_parts(case: Case, parts: int, implementation: str) -> NDArray[Any]:
+    """Each group's answer [GROUPS, batch, q_len, HEADS, dim]."""
+    devices = zip(*(local_parts(pool, case.positions, parts) for pool in case.pools), strict=True)
+    shares = [
+        share_of(
+            replace(case, pools=tuple(pool for pool, _ in device), positions=device[0][1]),
+            implementation,
+        )
+        for device in devices
+    ]
+    groups = (np.stack([share[group] for share in shares]) for group in range(GROUPS))
+    return np.stack([join(case, one, implementation, g) for g, one in enumerate(groups)])
+
+
+def undivided(case: Case) -> NDArray[Any]:
+    """`in_parts` by one device that holds the whole context."""
+    found = []
+    for group in range(GROUPS):
+        queries = tuple(q[group] for q in case.queries)
+        operation: Any = gqa_decode if case.kind == "gqa" else mla_decode
+        call = compiled(attend_pools, operation=operation, implementation="reference")
+        kernel = {} if case.kind == "gqa" else {"value_kernel": case.values[group]}
+        paged = case.pools, case.scales, case.table, case.positions
+        whole = np.asarray(call(queries, *paged, **kernel))
+        found.append(whole.reshape(*queries[0].shape[:3], -1))
+    return np.stack(found)
+
+
+PARTS = [*product(["xla"], [1, 2, 4]), ("reference", 2), *product(["pallas"], [1, 2, 3, 4])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "implementation", "parts"),
+    sweep(
+        [(kind, *one) for kind in KINDS for one in PARTS],
+        [("mla", "xla", 4), ("mla", "pallas", 3), ("gqa", "xla", 2), ("gqa", "pallas", 4)],
+    ),
+)
+def test_parts_of_a_context_joined_are_the_whole_context(
+    kind: str, implementation: str, parts: int
+) -> None:
+    """Four rows go over borders of parts and pages, some devices hold nothing of the shortest
+    context; what no row sees is NaN."""
+    case = make_case(kind, [5, 67, 140, 700], page_size=48)
+    np.testing.assert_allclose(in_parts(case, parts, implementation), undivided(case), atol=2e-5)
+
+
+def test_a_context_that_is_not_cut_leaves_its_share_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a batch that fills the GPU does; of the last sequence one device holds nothing."""
+    case = make_case("mla", [700, 67, 5])
+    cut, whole = in_parts(case, 2, "pallas"), undivided(case)
+    monkeypatch.setattr(f"{__name__}.compiled", compiled_anew)
+    monkeypatch.setattr(decode, "parts_that_fill", lambda _: 1)
+    found = in_parts(case, 2, "pallas")
+    np.testing.assert_allclose(found, whole, atol=2e-5)
+    assert (found != cut).any()
+
+
+@pytest.mark.parametrize("arch", sweep(["gfx950", "gfx942"], ["gfx950"]))
+def test_bfloat16_rows_of_several_groups_fill_tiles_of_an_amd_gpu(arch: str) -> None:
+    """54 rows of six queries and more; parts end in the first tile of keys, and inside of one."""
+    case = make_case("mla", [22, 150], q_len=9).cast(jnp.bfloat16)
+    with gpu.assume(arch):
+        found = in_parts(case, 2, "pallas").astype(np.float32)
+    np.testing.assert_allclose(found, undivided(case.cast(np.float32)), atol=8e-2, rtol=2e-2)
+
+
+@each
+def test_float8_pools_stand_for_their_numbers_times_their_scales(
+    kind: str, implementation: str
+) -> None:
+    case = make_case(kind, [5, 67], q_len=2)
+    pools = tuple(np.asarray(pool).astype(jnp.float8_e4m3fn) for pool in case.pools)
+    case = replace(case, pools=pools, scales=(jnp.float32(0.75), jnp.float32(1.5)))
+    np.testing.assert_allclose(in_parts(case, 2, implementation), undivided(case), atol=2e-5)
+
+
+@each_mla
+def test_bfloat16_rounds_means_and_no_masses(implementation: str) -> None:
+    case = make_case("mla", [9, 300]).cast(jnp.bfloat16)
+    share = share_of(case, implementation)
+    assert share.dtype == jnp.bfloat16 and share.shape[-1] == WIDTH + MASS
+    exact = share_of(case.cast(np.float32), "reference")
+    (means, masses), (exact_means, exact_masses) = (
+        unpack(jnp.asarray(one), WIDTH) for one in (share, exact)
+    )
+    np.testing.assert_allclose(means.astype(jnp.float32), exact_means, atol=2e-2, rtol=1e-2)
+    # A mass in one bfloat16 would be wrong by up to 4e-2, in two by 1e-4.
+    np.testing.assert_allclose(masses, exact_masses, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "implementation", "dtype"),
+    sweep(
+        product(KINDS, NAMES, [jnp.float32, jnp.bfloat16]),
+        [*product(KINDS, ["xla"], [jnp.float32]), *product(KINDS, ["pallas"], [jnp.bfloat16])],
+    ),
+)
+def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(
+    kind: str, implementation: str, dtype: Any
+) -> None:
+    case = make_case(kind, [9, 33]).cast(dtype)
+    positions = case.positions.copy()
+    positions[0], positions[1, 0] = -1, -1
+    expected = share_of(case, implementation)
+    found = share_of(replace(case, positions=positions), implementation)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[:, 1, 1:], expected[:, 1, 1:])
+    for rows in (found[:, 0], found[:, 1, 0]):
+        means, masses = unpack(jnp.asarray(rows), WIDTH)
+        assert (means == 0).all() and (masses == np.float32(-1e30)).all()
+    assert (join(case, found, implementation)[1, 0] == 0).all()
+    nothing = np.broadcast_to(found[0, 0, 0, 0], expected[0].shape)
+    alone = join(case, expected[:1], implementation)
+    for pair in ([expected[0], nothing], [nothing, expected[0]]):
+        np.testing.assert_array_equal(join(case, np.stack(pair), implementation), alone)
+
+
+@each_mla
+def test_a_nan_that_is_seen_stays_one_and_reaches_no_other_sequence(implementation: str) -> None:
+    case = make_case("mla", [9, 33])
+    expected = in_parts(case, 2, implementation)
+    case.pools[0][case.table[0, 0], 3] = np.nan
+    found = in_parts(case, 2, implementation)
+    assert np.isnan(found[:, 0]).all()
+    np.testing.assert_array_equal(found[:, 1], expected[:, 1])
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    ("kind", "implementation"), [("mla", "xla"), ("mla", "pallas"), ("gqa", "xla")]
+)
+def test_neither_a_neighbour_nor_the_table_changes_a_rows_bits(
+    kind: str, implementation: str
+) -> None:
+    case = make_case(kind, [20, 200], q_len=2)
+    queries = tuple(q[:, :1] for q in case.queries)
+    alone = replace(case, queries=queries, table=case.table[:1, :2], positions=case.positions[:1])
+    with exact_bits(True):
+        expected = in_parts(case, 2, implementation)[:, :1]
+        np.testing.assert_array_equal(in_parts(alone, 2, implementation), expected)
+
+
+@pytest.mark.usefixtures("no_jaxtyping")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_fit_is_refused(kind: str) -> None:
+    case = make_case(kind, [9, 33], q_len=2)
+    with pytest.raises(ValueError, match="bfloat16 or float32, got float16"):
+        share_of(case.cast(np.float16), "xla")
+    with pytest.raises(ValueError, match="page_table"):
+        share_of(replace(case, table=case.table[:1]), "xla")
+    wrong = [np.repeat(pool, 2, axis=-2) if kind == "gqa" else pool[..., 1:] for pool in case.pools]
+    expected = "of one head of 16" if kind == "gqa" else "latent, then rope"
+    with pytest.raises(ValueError, match=expected):
+        share_of(replace(case, pools=tuple(wrong)), "xla")
+    scales, tree = (None,) * len(case.pools), jnp.ones((2, 2, 2), bool)
+    paged = PagedKV(case.pools, scales, case.table, case.positions, tree)
+    operation: Any = gqa_share if kind == "gqa" else attend_share
+    with pytest.raises(ValueError, match="nodes of a tree"):
+        operation(*case.queries, paged, SCALE)
+    with pytest.raises(ValueError, match=r"heads, kv_lora \+ 8"):
+        share_values(jnp.zeros((2, 1, 1, HEADS, WIDTH)), case.values[0])
