@@ -18,8 +18,6 @@ from pallas_kernels.dispatch import prefer
 from pallas_kernels.self_check.quick import FLAGS
 from serve.pair.program_cache import VARIABLE as CACHE
 
-pytest_plugins = ["lost_workers"]
-
 # Sharded tests need the devices. The others run on the first: a program for one device has the same
 # bits and takes the same time beside seven idle ones (threads are shared), so one process does.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -58,10 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before the first program; the processes that tests start inherit it. What is compiled for
     GPUs is judged by its registers, so as users get it. Tests send Ctrl-C to theirs, which
     ignore it if pytest does, as a shell's background job."""
+    if hasattr(config.option, "maxworkerrestart"):
+        # xdist gives a new worker what is left of a lost one's group. If that is one test, the new
+        # worker waits for ever for the test after it.
+        config.option.maxworkerrestart = "0"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):

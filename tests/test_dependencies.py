@@ -1,4 +1,4 @@
-"""Everything imported is declared in pyproject.toml, and nothing is declared that isn't used."""
+"""pyproject.toml declares what is imported and nothing else; the wheel holds our packages alone."""
 
 import ast
 import functools
@@ -175,3 +175,22 @@ def test_what_ci_installs_is_pinned_and_torch_in_any_build() -> None:
     installed = CORE | requirements(EXTRAS["test"]) | requirements(EXTRAS["rocm-check"])
     assert installed <= pinned
     assert not [line for line in lines if line.startswith("torch==") and "+" in line]
+
+
+PACKAGES = {"eagle3_jax", "pallas_kernels", "convert", "serve"}
+
+
+def test_every_package_and_folder_of_the_root_ships() -> None:
+    on_disk = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert on_disk == set(WHEEL["packages"]) == PACKAGES
+    folders = {path.parent for path in shipped()}
+    assert not [str(folder) for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+def test_wheel_holds_exactly_the_four_packages() -> None:
+    wheel = pytest.importorskip("hatchling.builders.wheel")
+    files = [f.distribution_path for f in wheel.WheelBuilder(str(ROOT)).recurse_included_files()]
+    assert {path.partition("/")[0] for path in files} == PACKAGES
+    wanted = {f"{package}/py.typed" for package in PACKAGES}
+    assert wanted | {"serve/page/index.html", "serve/page/page.js"} <= set(files)
+    assert not [path for path in files if "__pycache__" in path]

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lab import one_row
+from slot_rows import decoding_rows
 
 from eagle3_jax.sampling.noise import Stream, uniform
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE, sample
 from eagle3_jax.speculative import rejection
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
+from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
 
 VOCAB, SEQ_LEN, LAST_UNIFORM = 4, 10, 1 - 2.0**-24
@@ -23,20 +24,12 @@ VOCAB, SEQ_LEN, LAST_UNIFORM = 4, 10, 1 - 2.0**-24
 
 def rows(batch: int, k: int, num_drafts: Any = None, **options: Any) -> SlotRows:
     """Rows at length SEQ_LEN with room enough, row i of seed i."""
-    zeros = jnp.zeros((batch, k + 1), jnp.int32)
     repeated: Any = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options))
     seeds = jnp.stack([jnp.arange(batch), jnp.zeros(batch, int)], axis=1).astype(jnp.uint32)
-    return SlotRows(
-        seq_lens=zeros[:, 0] + SEQ_LEN,
-        max_lens=zeros[:, 0] + 99,
-        num_drafts=zeros[:, 0] + k if num_drafts is None else jnp.asarray(num_drafts, jnp.int32),
-        verified_tokens=zeros,
-        num_accepted=zeros[:, 0],
-        aux_hidden=jnp.zeros((batch, k + 1, 1)),
-        finished=zeros[:, 0] > 0,
-        pause_id=zeros[:, 0] + NO_PAUSE,
-        options=replace(repeated, seed=seeds),
-    )
+    at = np.full(batch, SEQ_LEN)
+    made = decoding_rows(replace(repeated, seed=seeds), at, at + 89, k)
+    wanted = made.num_drafts if num_drafts is None else jnp.asarray(num_drafts, jnp.int32)
+    return replace(made, num_drafts=wanted)
 
 
 def one_draft(p: list[float], q: list[float], draft: int, batch: int) -> tuple[jax.Array, Drafts]:
