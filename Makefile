@@ -44,7 +44,8 @@ docs: .venv/installed-docs
 # The proofs and the worlds at full length; `make test` runs their short form.
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py --long
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
+		$(addprefix tests/eagle3_jax/engine/test_,logprobs.py remote_devices.py host_tier.py) --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.
@@ -57,22 +58,21 @@ prove-status:
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
 		tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
-		tests/eagle3_jax/engine/images/test_image_tiers.py tests/serve/kv_transfer/test_images_sent.py \
-		tests/serve/demo/test_sighted_pair.py
+		$(addprefix tests/eagle3_jax/engine/images/test_image_,tiers.py answers.py) \
+		tests/serve/kv_transfer/test_images_sent.py tests/serve/demo/test_sighted_pair.py
 	@$(PASSED) $@
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
 # short ones.
 prove-long-contexts: .venv/installed-test
-	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_large_pools.py \
+	$(BIN)/python -m pytest tests/equivalence/test_long_context.py tests/eagle3_jax/test_cache.py \
 		tests/eagle3_jax/engine/test_long_contexts.py --long
 	@$(PASSED) $@
 
 # Contexts that devices divide: the collectives of their rounds, and the tests of rounds, batches,
 # prefixes, ends and bits on 2 and on 4 devices; `make test` has a cover.
 CONTEXT_TESTS := $(addprefix tests/eagle3_jax/,speculative/test_prefill.py speculative/test_round.py \
-	engine/test_prefix_cache.py engine/test_exact_mode.py) \
-	tests/proofs/test_exact_bits.py
+	engine/test_prefix_cache.py) tests/proofs/test_exact_bits.py
 prove-contexts: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/sharded/test_round_collectives.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile --optimise --context-parts 2 $(CONTEXT_TESTS)
@@ -105,7 +105,7 @@ prove-checkpoints: .venv/installed-test
 # -9 at random points, five origins of a prompt with every draft; ten minutes of random traffic with a
 # directory below host memory.
 prove-tiers: .venv/installed-test
-	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_killed_writer.py \
+	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_disk_tier.py \
 		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py)
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@

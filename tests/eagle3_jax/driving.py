@@ -1,7 +1,7 @@
 """Running an engine to the end, with requests that arrive late and requests that are cancelled."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,10 +72,12 @@ def drive(
     *,
     arrival_gap: int = 0,
     cancel_at: Mapping[str, int] | None = None,
+    before_step: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Answer]:
-    """Steps until nothing is left; a request arrives every `arrival_gap` steps (0: all at once).
+    """Step until nothing is left; a request arrives every `arrival_gap` steps (0: all at once).
 
-    cancel_at: the step before which a request is cancelled.
+    cancel_at: the step before which a request is cancelled. before_step: called with the number of
+    each step, behind the arrivals and cancels before it.
     """
     pending, cancels = list(requests), dict(cancel_at or {})
     answers = {request.request_id: Answer() for request in requests}
@@ -87,6 +89,7 @@ def drive(
         for request_id in [name for name, when in cancels.items() if when <= step]:
             engine.cancel(request_id)
             del cancels[request_id]
+        before_step(step)
         for output in engine.step():
             answer = answers[output.request_id]
             assert not answer.outputs or answer.outputs[-1].finish_reason is None

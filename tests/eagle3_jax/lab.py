@@ -6,10 +6,14 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tiny import VOCAB
 
-from eagle3_jax.cache import KVPool, rows_and_scale, with_rows
+from eagle3_jax.cache import KVPool, rows_and_scale
+from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.state import DecodeState
@@ -94,6 +98,32 @@ class Lab(EnginePrograms):
         return np.stack([gather(pool, slot, length) for pool in self.state.draft_pools])
 
 
+PROMPTS = [[(17 * slot + 7 * i + 1) % VOCAB for i in range(3 + 2 * slot)] for slot in range(4)]
+OPTIONS = [one_row(), one_row(0.6, seed=1), one_row(1.0, seed=2), one_row(1.0, seed=3)]
+"""Four sequences of different lengths: one greedy, three sampled."""
+
+
+def prefilled(target: Target, draft: Eagle3Draft, config: EngineConfig, max_len: int = 24) -> Lab:
+    """PROMPTS in the four slots."""
+    lab = Lab(target, draft, config)
+    for slot, prompt in enumerate(PROMPTS):
+        lab.prefill(slot, prompt, OPTIONS[slot], max_len=max_len)
+    return lab
+
+
+def run_rounds(lab: Lab, rounds: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Rounds over all slots; returns each slot's tokens (prompt included) and accepted counts."""
+    firsts = lab.snapshot().slots.verified_tokens[:, 0].tolist()
+    tokens = [[*prompt, first] for prompt, first in zip(PROMPTS, firsts, strict=False)]
+    accepted: list[list[int]] = [[], [], [], []]
+    width = lab.config.num_speculative_tokens + 1
+    for _ in range(rounds):
+        for slot, row in enumerate(lab.round(range(4))):
+            tokens[slot] += row[: row[width]].tolist()
+            accepted[slot].append(int(row[width]) - 1)
+    return tokens, accepted
+
+
 def gather(pool: KVPool, slot: int, length: int) -> np.ndarray:
     """The rows of a slot's first positions, in order."""
     rows = np.array(rows_and_scale(pool)[0])[list(PAGES[slot])]
@@ -108,15 +138,3 @@ def true_rows(lab: Lab, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     fresh = Lab(lab.target, lab.draft, lab.config)
     fresh.prefill(0, tokens, one_row(), chunks=None)
     return fresh.target_rows(0, len(tokens)), fresh.draft_rows(0, len(tokens) - 1)
-
-
-def spoil(pool: KVPool, slots_from: dict[int, int], value: float = jnp.nan) -> KVPool:
-    """The pool with everything but the given slots' first positions overwritten."""
-    stored, _ = rows_and_scale(pool)
-    size = stored.shape[1]
-    keep = np.zeros(stored.shape[:2], bool)
-    for slot, length in slots_from.items():
-        for position in range(length):
-            keep[PAGES[slot][position // size], position % size] = True
-    kept = keep.reshape(*keep.shape, *[1] * (stored.ndim - 2))
-    return with_rows(pool, jnp.where(kept, stored, value))

@@ -20,9 +20,13 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.engine import MOST_CHUNKS
+from eagle3_jax.engine.grammars.masking import Masks
 from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.placing import places
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer
+from eagle3_jax.sampling.token_mask import open_masks
+from eagle3_jax.speculative.tree.nodes import HostTree, chains_as_trees
 
 VOCAB = 17
 
@@ -44,10 +48,14 @@ class Slot:
     finished: bool
     num_accepted: int = 0
 
-    def choose(self, history: list[int]) -> int:
+    def choose(self, history: list[int], mask: np.ndarray | None = None) -> int:
+        """mask: one bit a token [words], where a grammar allows only some."""
         request = self.sequence.request
         early = len(history) < len(request.prompt_ids) + request.sampling.min_tokens
-        return next_token(history, self.sequence.seed, self.sequence.stop_ids if early else ())
+        barred = list(self.sequence.stop_ids if early else ())
+        if mask is not None:
+            barred += [token for token in range(VOCAB) if not mask[0] >> token & 1]
+        return next_token(history, self.sequence.seed, barred)
 
     def commit(self, token: int) -> None:
         self.tokens.append(token)
@@ -63,12 +71,12 @@ class SimulatedRunner:
         draft: object,
         config: EngineConfig,
         *,
-        has_grammars: bool,
+        has_grammars: bool = False,
         peers: object,
         vision: object = None,
         images: object = None,
     ):
-        assert not has_grammars and peers is vision is images is None, "none of it is simulated"
+        assert peers is vision is images is None, "none of it is simulated"
         self.config = config
         self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0
@@ -83,7 +91,7 @@ class SimulatedRunner:
 
     def compile(self, progress: object = None) -> None: ...
 
-    def prefill(self, chunks: Rows[ChunkPlan], masks: object = None) -> list[RowReport]:
+    def prefill(self, chunks: Rows[ChunkPlan], masks: Masks | None = None) -> list[RowReport]:
         (chunk,) = chunks
         sequence, end = chunk.sequence, chunk.start + chunk.length
         assert 0 < chunk.length <= self.config.prefill_chunk
@@ -98,7 +106,8 @@ class SimulatedRunner:
         self.unread += 1
         slot = Slot(list(sequence.prefill_ids), sequence, sequence.limit, False)
         self.slots[sequence.slot] = slot
-        slot.commit(slot.choose(slot.tokens))
+        mask = masks.get(sequence.matcher) if masks and sequence.matcher else None
+        slot.commit(slot.choose(slot.tokens, mask))
         slot.num_accepted = 0
         return [RowReport(slot.tokens[-1:], 0)]
 
@@ -107,6 +116,34 @@ class SimulatedRunner:
         assert len({s.slot for s in members}) == len(members) <= self.config.max_num_seqs
         self.unread += 1
         return [self._advance(sequence, min(drafts, self.drafts)) for sequence in members]
+
+    def open_nodes(self, rows: int) -> np.ndarray:
+        return open_masks(VOCAB, rows, self.config.num_speculative_tokens + 1)
+
+    def propose(self, members: Rows[Sequence], masks: np.ndarray) -> np.ndarray:
+        """Drafts [rows, k]: what the target would say without the masks behind the first."""
+        rows = places(members, len(masks))
+        drafts = np.zeros((len(masks), self.config.num_speculative_tokens), np.int32)
+        for row, sequence in zip(rows, members, strict=True):
+            slot = self.slots[sequence.slot]
+            history = list(slot.tokens)
+            for step in range(drafts.shape[1]):
+                history.append(slot.choose(history, None if step else masks[row, 0]))
+            drafts[row] = history[len(slot.tokens) :]
+        return drafts
+
+    def read_drafts(self, proposal: np.ndarray) -> HostTree:
+        return chains_as_trees(proposal)
+
+    def verify(
+        self, members: Rows[Sequence], proposal: np.ndarray, tree: HostTree, masks: np.ndarray
+    ) -> list[RowReport]:
+        self.unread += 1
+        rows = zip(places(members, len(masks)), members, strict=True)
+        return [
+            self._advance(sequence, self.drafts, tree.tokens[row, 1:], masks[row])
+            for row, sequence in rows
+        ]
 
     def read(self, report: list[RowReport]) -> list[RowReport]:
         self.unread -= 1
@@ -161,20 +198,30 @@ class SimulatedRunner:
         """How many drafts the target would have chosen too: a function of the history as well."""
         return zlib.crc32(repr(slot.tokens).encode()) % (self.drafts + 1)
 
-    def _advance(self, sequence: Sequence, drafts: int) -> RowReport:
+    def _advance(
+        self,
+        sequence: Sequence,
+        drafts: int,
+        proposed: np.ndarray | None = None,
+        masks: np.ndarray | None = None,
+    ) -> RowReport:
+        """masks: of the rows behind the drafts `proposed`; None in a round that proposes itself."""
         slot = self.slots[sequence.slot]
         assert slot.sequence is sequence, "a round over a slot that was not opened for it"
         if slot.finished:
             return RowReport([], 0)
         wanted = sequence.wanted_drafts(drafts)
         valid = max(0, min(wanted, slot.max_len - len(slot.tokens) - 1))
-        accepted = min(self.agreeing(slot), valid)
+        accepted = min(self.agreeing(slot), valid) if proposed is None else valid
         self._write_draft(sequence, slot.tokens, len(slot.tokens) - 2 - slot.num_accepted)
         self._check(sequence, slot.tokens[:-1], ahead=slot.tokens)
         committed, history = [], list(slot.tokens)
-        for _ in range(accepted + 1):
-            committed.append(slot.choose(history))
+        for row in range(accepted + 1):
+            committed.append(slot.choose(history, None if masks is None else masks[row]))
             history.append(committed[-1])
+            if proposed is not None and row < valid and proposed[row] != committed[-1]:
+                accepted = row
+                break
         drafted = [*history[:-1], *[-1] * (valid - accepted)]
         self._write(sequence, drafted, len(slot.tokens) - 1)
         for position in range(len(slot.tokens) - 1, len(slot.tokens) - 1 + valid - 1):
@@ -217,10 +264,18 @@ def simulated_engine(
     eos: tuple[int, ...] = (),
     tokenizer: Tokenizer | None = None,
     with_draft: bool = True,
+    **options: Any,
 ) -> Engine:
     """The real engine on the simulated device."""
     target, draft = simulated_pair(monkeypatch, eos)
-    return Engine(target, draft if with_draft else None, config, tokenizer=tokenizer)
+    return Engine(target, draft if with_draft else None, config, tokenizer=tokenizer, **options)
+
+
+def prefilled(engine: Engine) -> int:
+    """Tokens that went through prefill programs."""
+    runner: Any = engine._runner
+    assert isinstance(runner, SimulatedRunner)
+    return runner.prefilled
 
 
 def simulated_pair(monkeypatch: pytest.MonkeyPatch, eos: tuple[int, ...] = ()) -> tuple[Any, Any]:

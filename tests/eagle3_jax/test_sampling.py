@@ -1,81 +1,25 @@
+"""Sampling against its definitions in float64, and the statistics of its noise."""
+
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exact_distribution import exact_distribution
 from numpy.typing import NDArray
 from sampling_rows import sampling_rows
 
 from eagle3_jax.sampling.logprobs import token_logprobs
 from eagle3_jax.sampling.noise import uniform
+from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import gumbel, nan_if_nonfinite, process_logits, sample
+from eagle3_jax.sampling.token_mask import mask_logits, open_masks
 
 SAMPLE = jax.jit(sample)
 PROCESS = jax.jit(process_logits)
 GUMBEL = jax.jit(gumbel)
 IDS = jnp.arange(1024)
-
-
-def distribution(
-    logits: NDArray[Any],
-    temperature: float,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    min_p: float = 0.0,
-    typical_p: float = 1.0,
-) -> NDArray[np.float64]:
-    """The exact distribution by sorting, in float64; candidates tied with the last kept stay."""
-    scaled = logits.astype(np.float64) / temperature
-    probs = np.exp(scaled - scaled.max())
-    probs[probs < min_p] = 0
-    if 0 < top_k < probs.size:
-        probs[probs < np.sort(probs)[-top_k]] = 0
-    probs /= probs.sum()
-    if top_p < 1:
-        ordered = np.sort(probs)[::-1]
-        probs[probs < ordered[np.searchsorted(np.cumsum(ordered), top_p - 1e-12)]] = 0
-        probs /= probs.sum()
-    if typical_p < 1:
-        surprisal = -np.log(np.maximum(probs, 1e-300))
-        distance = np.where(probs > 0, np.abs(surprisal - probs @ surprisal), np.inf)
-        order = np.argsort(distance)
-        last = np.searchsorted(np.cumsum(probs[order]), typical_p - 1e-12)
-        probs[distance > distance[order[last]] + 1e-12] = 0
-    return probs / probs.sum()
-
-
-SETTINGS = [
-    {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
-    {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0},
-    {"temperature": 1.7, "top_p": 0.8, "top_k": 0, "min_p": 0.05},
-    {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "min_p": 0.0},
-    {"temperature": 1.3, "top_p": 0.7, "top_k": 7, "min_p": 0.02},
-    {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.2},
-    {"temperature": 1.0, "typical_p": 0.4},
-    {"temperature": 0.7, "typical_p": 0.8, "top_p": 0.9, "min_p": 0.01},
-]
-
-
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_sampled_frequencies_pass_a_chi_square_against_the_exact_distribution(
-    setting: dict[str, Any],
-):
-    draws, vocab = 40_000, 16
-    logits = np.random.default_rng(3).normal(size=vocab).astype(np.float32) * 0.8
-    probs = distribution(logits, **setting)
-    tiled = jnp.broadcast_to(jnp.asarray(logits), (4, draws // 4, vocab))
-    positions = jnp.broadcast_to(jnp.arange(draws // 4, dtype=jnp.int32), (4, draws // 4))
-    tokens = np.asarray(SAMPLE(tiled, positions, sampling_rows(4, **setting)))
-    counts = np.bincount(tokens.ravel(), minlength=vocab)
-    kept = probs > 0
-    assert counts[~kept].sum() == 0
-    expected = draws * probs[kept]
-    chi_square = float(((counts[kept] - expected) ** 2 / expected).sum())
-    freedom = int(kept.sum()) - 1
-    # The 99.9 % point by Wilson and Hilferty.
-    limit = freedom * (1 - 2 / (9 * freedom) + 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
-    assert chi_square < limit
 
 
 @pytest.mark.parametrize("vocab", [50, 64, 1000])
@@ -98,23 +42,19 @@ def test_kept_sets_equal_those_of_a_sort(vocab: int, tied: bool):
         PROCESS(jnp.asarray(logits), positions, sampling_rows(batch, (), **fields))
     )[:, 0]
     for i in range(batch):
-        expected = distribution(
-            logits[i, 0], **{name: values[i] for name, values in fields.items()}
-        )
+        options = SamplingParams(**{name: values[i].item() for name, values in fields.items()})
+        expected = exact_distribution(logits[i, 0], options)
         np.testing.assert_array_equal(np.isfinite(scores[i]), expected > 0)
         np.testing.assert_allclose(np.exp(scores[i]) / np.exp(scores[i]).sum(), expected, atol=1e-6)
 
 
-def test_even_the_smallest_top_p_keeps_the_best_and_its_equals():
-    logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
-    scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), sampling_rows(1, top_p=1e-30))
-    np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-def test_even_the_largest_min_p_keeps_the_best_and_its_equals(temperature: float):
+@pytest.mark.parametrize("option", [{"min_p": 1.0}, {"top_p": 1e-30}], ids=["min-p", "top-p"])
+def test_even_the_strictest_cut_keeps_the_best_and_its_equals(
+    temperature: float, option: dict[str, Any]
+):
     logits = jnp.asarray([[[1.0, 3.0, 2.0, 3.0, -1.0]]])
-    rows = sampling_rows(1, min_p=1.0, temperature=temperature)
+    rows = sampling_rows(1, temperature=temperature, **option)
     scores = PROCESS(logits, jnp.zeros((1, 1), jnp.int32), rows)
     np.testing.assert_array_equal(np.isfinite(scores[0, 0]), [False, True, False, True, False])
 
@@ -176,20 +116,6 @@ def test_a_reduced_vocabulary_sees_the_noise_and_the_stop_ids_of_the_full_one():
     )
 
 
-def test_a_token_depends_on_its_own_row_only():
-    rng = np.random.default_rng(8)
-    logits = jnp.asarray(rng.normal(size=(4, 3, 100)).astype(np.float32) * 2)
-    positions = jnp.asarray(rng.integers(0, 99, (4, 3)), jnp.int32)
-    rows = sampling_rows(
-        4, top_p=[0.5, 0.9, 1, 0.7], top_k=[3, 0, 9, 50], temperature=[1, 2, 0, 0.5]
-    )
-    whole = np.asarray(SAMPLE(logits, positions, rows))
-    for b, j in np.ndindex(4, 3):
-        alone = jax.tree.map(lambda leaf, b=b: leaf[b : b + 1], rows)
-        one = SAMPLE(logits[b : b + 1, j : j + 1], positions[b : b + 1, j : j + 1], alone)
-        assert int(one[0, 0]) == whole[b, j]
-
-
 def uniforms(
     seeds: NDArray[Any], first_position: int = 0, first_id: int = 0
 ) -> NDArray[np.float64]:
@@ -206,26 +132,6 @@ def test_noise_is_gumbel_distributed():
     assert np.abs(ordered - empirical).max() < 1.95 / np.sqrt(ordered.size)
 
 
-def test_the_upper_tail_of_the_noise_is_fine_grained():
-    values = GUMBEL(jnp.zeros((1, 2), jnp.uint32), jnp.arange(64)[None], jnp.arange(65536))
-    top = np.sort(np.asarray(values).ravel())[-1000:]
-    assert np.unique(top).size > 990
-    assert np.isfinite(values).all()
-
-
-@pytest.mark.parametrize("axis", ["low", "high", "position", "id"])
-@pytest.mark.parametrize("step", [1, 2, 64, 1024])
-def test_noise_of_neighbouring_seeds_positions_and_ids_is_uncorrelated(axis: str, step: int):
-    shift = {name: step * (name == axis) for name in ("low", "high", "position", "id")}
-    near = uniforms(np.array([[5, 6]]))
-    far = uniforms(
-        np.array([[5 + shift["low"], 6 + shift["high"]]]), shift["position"], shift["id"]
-    )
-    assert not (near == far).any()
-    correlation = np.corrcoef(near.ravel(), far.ravel())[0, 1]
-    assert abs(correlation) < 4 / np.sqrt(near.size)
-
-
 def test_no_row_is_another_row_at_shifted_ids():
     # Were a row keyed by one 32-bit word, about 15 of these 2^31 pairs of rows would overlap.
     positions = jnp.arange(65536)[None]
@@ -235,7 +141,7 @@ def test_no_row_is_another_row_at_shifted_ids():
     assert np.unique(neighbours).size == neighbours.size
 
 
-@pytest.mark.parametrize("bit", range(0, 32, 3))
+@pytest.mark.parametrize("bit", (0, 5, 16, 31))
 def test_flipping_one_bit_of_any_input_flips_half_of_the_noise(bit: int):
     ids = jnp.asarray([17, 17 ^ (1 << min(bit, 30))], jnp.int32)
     seeds = np.arange(2000, dtype=np.uint32)
@@ -280,3 +186,16 @@ def test_the_best_tokens_of_a_large_vocabulary_are_those_of_a_sort():
     expected = np.argsort(-scores, kind="stable")[: found.best_ids.shape[1]]
     assert found.best_ids[0].tolist() == expected.tolist()
     assert found.rank.item() == (scores >= scores[3]).sum()
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 163_840])
+def test_a_token_keeps_its_logit_exactly_where_its_bit_is_set(vocab: int) -> None:
+    rng = np.random.default_rng(vocab)
+    masks = rng.integers(0, 2**32, open_masks(vocab, 2, 3).shape, np.uint32)
+    logits = rng.normal(size=(2, 3, vocab)).astype(np.float32)
+    bits = np.unpackbits(masks.view(np.uint8), axis=-1, bitorder="little")[..., :vocab]
+    expected = np.where(bits == 1, logits, -np.inf)
+    assert (np.asarray(mask_logits(jnp.asarray(logits), jnp.asarray(masks))) == expected).all()
+    some = np.arange(0, vocab, 3)
+    reduced = mask_logits(jnp.asarray(logits[..., some]), jnp.asarray(masks), jnp.asarray(some))
+    assert (np.asarray(reduced) == expected[..., some]).all()

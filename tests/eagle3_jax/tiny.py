@@ -130,13 +130,6 @@ def tiny_draft(target: Target, seed: int = 1, config: DraftConfig = DRAFT) -> Ea
     return draft
 
 
-def attentive_draft(target: Target, seed: int = 3) -> Eagle3Draft:
-    """A draft whose choices depend on every row it sees, and on where the row is."""
-    draft = tiny_draft(target)
-    _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
-    return draft
-
-
 def latent_draft(target: Target, seed: int = 4, config: DraftConfig = LATENT_DRAFT) -> Eagle3Draft:
     """Like `tiny_draft`, with latent attention."""
     draft, heads = _filled_draft(config, seed), config.num_attention_heads
@@ -152,13 +145,6 @@ def latent_draft(target: Target, seed: int = 4, config: DraftConfig = LATENT_DRA
     _set(attention.kv_b_proj.key_kernel, similar)
     _set(attention.kv_b_proj.value_kernel, np.eye(HIDDEN).reshape(HIDDEN, heads, -1).swapaxes(0, 1))
     _set(attention.o_proj.kernel, np.eye(HIDDEN))
-    return draft
-
-
-def attentive_latent_draft(target: Target, seed: int = 5) -> Eagle3Draft:
-    """Like `attentive_draft`, with latent attention."""
-    draft = latent_draft(target)
-    _fill(draft.midlayer.self_attn, np.random.default_rng(seed), gain=2.0)
     return draft
 
 

@@ -23,6 +23,13 @@ def exact_distribution(logits: np.ndarray, options: SamplingParams) -> np.ndarra
     if options.top_p < 1:
         ordered = np.sort(probs)[::-1]
         probs[probs < ordered[np.searchsorted(np.cumsum(ordered), options.top_p - 1e-12)]] = 0
+        probs /= probs.sum()
+    if options.typical_p < 1:
+        surprisal = -np.log(np.maximum(probs, 1e-300))
+        distance = np.where(probs > 0, np.abs(surprisal - probs @ surprisal), np.inf)
+        order = np.argsort(distance)
+        last = np.searchsorted(np.cumsum(probs[order]), options.typical_p - 1e-12)
+        probs[distance > distance[order[last]] + 1e-12] = 0
     return probs / probs.sum()
 
 

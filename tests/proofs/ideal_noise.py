@@ -1,7 +1,11 @@
-"""A noise space small enough to walk through: each id has one of a few Gumbel quantiles.
+"""Noise spaces small enough to walk through.
 
-A whole outcome is a number in base `levels`, one digit for each position and id. All outcomes
-together are every noise there is, equally likely, so that distributions become counts.
+IdealNoise: each id has one of a few Gumbel quantiles; a whole outcome is a number in base `levels`,
+one digit for each position and id. IdealStreams: one of a few equal parts of [0, 1) at each use;
+an outcome has a digit for each stream and position. All outcomes together are every noise there is,
+equally likely, so that distributions become counts. Distributions whose probabilities are thirds
+have exact counts over six levels: every ratio and every residual of two such distributions has a
+denominator that divides six.
 """
 
 from collections.abc import Callable
@@ -10,7 +14,13 @@ from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jaxtyping import Array
+
+from eagle3_jax.collectives import Axis
+from eagle3_jax.sampling.noise import Stream
+from eagle3_jax.sampling.rows import SamplingRows
+from eagle3_jax.speculative import drafts, rejection
 
 
 @dataclass(frozen=True)
@@ -56,3 +66,64 @@ class IdealNoise:
         for noise in product(self.quantiles, repeat=self.vocab):
             counts[int(np.argmax(scores + np.array(noise, np.float32)))] += 1
         return counts
+
+
+OWN = 0
+DIGITS = {Stream.DRAFT: 1, Stream.ACCEPT: 2, Stream.RESIDUAL: OWN}
+"""The request's own stream and the residual's share a digit: a position needs one of them."""
+LEVELS = 6
+
+
+@dataclass(frozen=True)
+class IdealStreams:
+    """positions: how many have noise, from first_position on."""
+
+    positions: int
+    first_position: int
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """Every outcome, as seeds."""
+        return np.arange(LEVELS ** (len(DIGITS) * self.positions), dtype=np.uint32)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Puts this noise, and choice by it, in the place of hashes and Gumbel noise."""
+        monkeypatch.setattr(Stream, "seed", stream_seed)
+        monkeypatch.setattr(rejection, "uniform", self.uniform)
+        for module in (rejection, drafts):
+            monkeypatch.setattr(module, "draw", self.draw)
+
+    def uniform(self, seed: Array, positions: Array) -> Array:
+        """Stands in for eagle3_jax.sampling.noise.uniform: the middle of a part."""
+        return self._middle(seed[:, None], positions)
+
+    def draw(
+        self,
+        logits: Array,
+        scores: Array,
+        positions: Array,
+        seed: Array,
+        options: SamplingRows,
+        token_ids: Array | None = None,
+        axis: Axis = None,
+    ) -> Array:
+        """Stands in for eagle3_jax.sampling.sampler.draw: the id that a part of [0, 1) falls on."""
+        assert axis is None, "distributions are whole here"
+        weights = jnp.exp(scores - scores.max(-1, keepdims=True))
+        best = jnp.arange(scores.shape[-1]) == scores.argmax(-1)[..., None]
+        weights = jnp.where(options.temperature[:, None, None] > 0, weights, best)
+        ends = jnp.cumsum(weights, axis=-1) / weights.sum(-1, keepdims=True)
+        index = (ends <= self._middle(seed, positions)[..., None]).sum(-1)
+        return (index if token_ids is None else token_ids[index]).astype(jnp.int32)
+
+    def _middle(self, seed: Array, positions: Array) -> Array:
+        step = jnp.clip(positions - self.first_position, 0, self.positions - 1)
+        place = step * len(DIGITS) + seed[..., 1].astype(jnp.int32)
+        bases = jnp.asarray(LEVELS ** np.arange(len(DIGITS) * self.positions), jnp.uint32)
+        digit = seed[..., 0] // bases[place] % jnp.uint32(LEVELS)
+        return (digit.astype(jnp.float32) + 0.5) / LEVELS
+
+
+def stream_seed(stream: Stream, seed: Array) -> Array:
+    """The outcome and, in the high word, which of its digits to read."""
+    return seed.at[..., 1].set(DIGITS[stream])

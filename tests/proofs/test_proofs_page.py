@@ -1,10 +1,12 @@
-"""docs/proofs.md says which test holds what: the tests it names exist, and nothing is left out."""
+"""docs/proofs.md names tests that exist and leaves nothing out; every proof of the Makefile records
+that it passed."""
 
 import ast
 import re
 from pathlib import Path
 
 import pytest
+from proof_record import COVERS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
@@ -33,3 +35,13 @@ def test_every_proof_is_on_the_page() -> None:
     here = Path(__file__).parent
     files = {f"tests/proofs/{path.name}" for path in here.glob("test_*.py")}
     assert files - {"tests/proofs/test_proofs_page.py"} <= {file for file, _ in NAMED}
+
+
+RECIPES = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)*)", (ROOT / "Makefile").read_text(), re.M))
+PROOFS = {name for name in RECIPES if name.startswith("prove") and name != "prove-status"}
+
+
+@pytest.mark.parametrize("target", sorted(PROOFS | COVERS.keys()))
+def test_each_proof_ends_with_its_record_and_covers_what_exists(target: str) -> None:
+    assert "$(PASSED) $@" in RECIPES[target].splitlines()[-1]
+    assert all((ROOT / path).exists() for path in COVERS[target])

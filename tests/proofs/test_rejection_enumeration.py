@@ -9,15 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import ideal_streams
+import ideal_noise
 import numpy as np
 import pytest
 from broken_rejection import BROKEN, distribution_without_options, shared
 from exact_distribution import exact_distribution
-from ideal_streams import DIGITS, IdealStreams
-from rejection_decoding import DrawWithProbs, RejectionDrafter
+from ideal_noise import DIGITS, IdealStreams
 from slot_rows import option_rows
-from tree_decoding import PROMPT, Decoder, Verify, strings_of, with_seeds
+from tree_decoding import (
+    PROMPT,
+    Decoder,
+    DrawWithProbs,
+    RejectionDrafter,
+    Verify,
+    strings_of,
+    with_seeds,
+)
 from tree_model import ThirdsModel
 
 from eagle3_jax.sampling.noise import Stream
@@ -130,6 +137,6 @@ def test_the_proof_notices_probabilities_without_the_options(streams: IdealStrea
 def test_the_proof_notices_streams_that_are_one(
     stream: Stream, streams: IdealStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ideal_streams, "DIGITS", shared(DIGITS, stream, Stream.DRAFT))
+    monkeypatch.setattr(ideal_noise, "DIGITS", shared(DIGITS, stream, Stream.DRAFT))
     with pytest.raises(AssertionError, match="=="):
         check_counts(streams, CASES["two drafts"], MODELS)

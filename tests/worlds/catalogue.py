@@ -1,7 +1,7 @@
 """The worlds: all engine settings that users can choose, combined in few model pairs."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -30,6 +30,7 @@ from eagle3_jax.models.target import Target
 from pallas_kernels import dispatch
 
 MakeDraft = Callable[[Target], Eagle3Draft]
+EMPTY: Mapping[str, Any] = {}
 
 K = 3
 TREE: dict[str, Any] = {"eagle_topk": 3, "num_draft_tokens": 9}
@@ -143,13 +144,19 @@ def sharing_heads(
 
 
 def replicas(
-    name: str, count: int, devices: int, draft: str, format: str = "float32", **changes: Any
+    name: str,
+    count: int,
+    devices: int,
+    draft: str,
+    format: str = "float32",
+    traffic: Mapping[str, Any] = EMPTY,
+    **changes: Any,
 ) -> World:
     """Make a world of `count` replicas, each with pages for little more than one full sequence."""
     slots = {"max_num_seqs": 8 // count, "batch_buckets": (8 // count,), "num_pages": 18}
     config = sizes(K, data_parallel_size=count, **(slots | changes))
     make = partial(pair_on_replicas, count, devices, draft, format)
-    return on_devices(name, make, partial(_wide_alone, format), config)
+    return on_devices(name, make, partial(_wide_alone, format), config, **traffic)
 
 
 def seeing(name: str, devices: int, config: EngineConfig, **options: Any) -> World:
@@ -197,7 +204,8 @@ SPELLING: dict[str, Any] = {
     "eos": (EOS,),
 }
 PARTS: dict[str, Any] = {"decode_context_parallel_size": 2}
-BY_BATCH: dict[str, Any] = {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 1))}
+BY_BATCH: dict[str, Any] = {"num_speculative_tokens_per_batch_size": ((1, 2, 3), (3, 4, 0))}
+"""Rounds with a grammar keep their k, whatever it says."""
 LATENT = Setup(4, False, "latent", "float32", True)
 GROUPED = Setup(4, False, "grouped", "float32", True)
 TWO = Setup(2, False, "latent", "float32", True)
@@ -213,9 +221,8 @@ FEW = [
         prepare=follow_the_script,
     ),
     tiny("host memory", sizes(K, kv_offloading_bytes=10_000_000), repeats=False),
-    tiny("grammar", sizes(K), repeats=False, **SPELLING),
+    tiny("grammar, k by batch", sizes(K, **BY_BATCH), repeats=False, **SPELLING),
     tiny("grammar and tree", sizes(K, **TREE), repeats=False, **SPELLING),
-    tiny("exact and grammar", sizes(K, exact=True), optimised=True, repeats=False, **SPELLING),
     tiny(
         "exact float8",
         sizes(K, exact=True, **FLOAT8),
@@ -229,10 +236,7 @@ FEW = [
         requests=without_logits,
         prepare=note_operations,
     ),
-    of_config("llama", LLAMA, tiny_draft),
     of_config("minimax", MINIMAX, tiny_draft),
-    of_setup("tree on devices", Setup(4, False, "grouped", "int4", False), sizes(K, **TREE)),
-    of_setup("experts of mxfp4", Setup(8, True, "latent", "mxfp4", True), sizes(K)),
     of_setup("divided contexts", LATENT, divided(4)),
     sharing_heads("shared heads of 2 parts, exact", divided(2, exact=True)),
     replicas("2 replicas, exact", 2, 1, "latent", exact=True),
@@ -242,9 +246,12 @@ SWEEP = [
     tiny("k = 1", sizes(1, page_size=16, num_pages=9)),
     tiny("k = 6", sizes(6, **SMALL)),
     tiny("exact", sizes(K, exact=True)),
+    tiny("exact and grammar", sizes(K, exact=True), optimised=True, repeats=False, **SPELLING),
     tiny("deep tree", sizes(6, eagle_topk=2, num_draft_tokens=20, **SMALL)),
     tiny("wide tree", sizes(2, page_size=16, num_pages=12, eagle_topk=8, num_draft_tokens=40)),
+    of_config("llama", LLAMA, tiny_draft),
     of_config("minimax, reduced draft", MINIMAX, reduced_draft),
+    of_setup("tree on devices", Setup(4, False, "grouped", "int4", False), sizes(K, **TREE)),
     of_setup("whole contexts", LATENT, divided(1)),
     of_setup("whole contexts, exact", LATENT, divided(1, exact=True)),
     of_setup("2 parts of 4, grouped", GROUPED, divided(2)),
@@ -279,6 +286,7 @@ SWEEP = [
     replicas("8 replicas, int4", 8, 1, "latent", "int4", num_pages=None),
     replicas("2 replicas of 4, 2 parts", 2, 4, "latent", page_size=2, num_pages=36, **PARTS),
     replicas("2 replicas, trees", 2, 1, "grouped", num_pages=22, **TREE),
+    replicas("2 replicas, grammar", 2, 1, "grouped", traffic=SPELLING),
     replicas("2 replicas, k by batch", 2, 1, "latent", **BY_BATCH),
     seeing("seeing", 1, sizes(K)),
     seeing("seeing, 2 devices", 2, sizes(K, mm_encoder_cache_tokens=12)),

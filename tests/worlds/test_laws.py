@@ -1,4 +1,4 @@
-"""Laws: invariants of every world. test_twins.py breaks each one's mechanism."""
+"""Laws that hold in every world. The twin of each law, in test_twins.py, breaks its mechanism."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ OPERATIONS = (
 
 
 def only_where(fits: Callable[[World], bool]) -> Callable[[Test], Test]:
-    """Restrict a law to the worlds that satisfy `fits`."""
+    """Has a law taken in these worlds alone."""
 
     def mark(test: Test) -> Test:
         vars(test)["fits"] = fits
@@ -28,9 +28,9 @@ def only_where(fits: Callable[[World], bool]) -> Callable[[Test], Test]:
 
 
 def test_speculation_changes_no_answer(record: Record) -> None:
-    """Answers equal plain decoding with batching, cancellation, preemption and prefix hits.
+    """Neither do batches, neighbours that are cancelled, preemption or pages that are found.
 
-    A difference must be a tie by the rule of docs/architecture.md, in at most 1 of 500 answers; in
+    A difference must be a tie by the rule of docs/architecture.md, in at most 1 answer of 500; in
     exact mode there is none.
     """
     requests, world = record.requests, record.world
@@ -40,10 +40,8 @@ def test_speculation_changes_no_answer(record: Record) -> None:
 
 
 def test_traffic_is_wild(record: Record) -> None:
-    """Traffic covers cancellation, preemption, prefix hits, accepted and rejected drafts.
-
-    It also covers the kernels of a world with kernels, and chunks that begin within images.
-    """
+    """Requests were cancelled and preempted, and prompts found in caches; drafts were accepted and
+    rejected; kernels ran where they were asked for, and chunks began within images."""
     stats, world = record.wild_stats, record.world
     assert record.wild.cancelled, "nothing was cancelled"
     assert stats.num_preemptions, "nothing was preempted"
@@ -58,13 +56,13 @@ def test_traffic_is_wild(record: Record) -> None:
 
 
 def test_pages_and_slots_come_back(record: Record) -> None:
-    """An engine without requests holds no page, slot, round in flight or copy."""
+    """An engine without requests holds no page, no slot, no round in flight and no copy."""
     _ = record.wild, record.steady
     assert record.leaks == []
 
 
 def test_counters_add_up(record: Record) -> None:
-    """Counters are the sums over answers."""
+    """Counters are the sums of what answers say."""
     steady = record.steady
     before, after, answers = steady.before, steady.after, steady.answers.values()
     accepted = after.num_accepted_tokens - before.num_accepted_tokens
@@ -81,14 +79,15 @@ def test_counters_add_up(record: Record) -> None:
 
 @only_where(lambda world: world.config.data_parallel_size == 1)
 def test_events_rebuild_the_index(record: Record) -> None:
-    """An index built from events alone has the engine's keys in every medium."""
+    """A copy that knows events alone has every key in every medium that the engine has it in."""
     _ = record.wild, record.steady
     copied, known = record.places
     assert copied == known and known
 
 
 def test_nothing_compiles_after_warm_up(record: Record) -> None:
-    """Every program that ran is one that warmup compiles, and only new programs compile."""
+    """Every program that ran is one that warm-up compiles, and only new ones compile. On one
+    device the steady pass runs under a guard against arrays that move by themselves."""
     steady, executor = record.steady, record.engine._runner.executor
     assert {*executor.compiled} <= {*executor.programs}
     assert steady.compilations <= steady.programs
@@ -96,8 +95,6 @@ def test_nothing_compiles_after_warm_up(record: Record) -> None:
 
 @only_where(lambda world: world.repeats and world.config.data_parallel_size == 1)
 def test_stale_rows_are_never_read(record: Record) -> None:
-    """NaN in uncommitted rows, scratch and slots changes neither tokens nor acceptance.
-
-    Such rows belong to rejected drafts and to earlier owners of pages.
-    """
+    """NaN past the committed rows, in scratch and in slots changes neither tokens nor acceptance:
+    rows of rejected drafts and of earlier owners of pages."""
     assert record.spoiled.rounds == record.steady.rounds, "stale rows were read"

@@ -9,10 +9,13 @@ from record import Record
 from eagle3_jax.engine.programs import executor
 from eagle3_jax.layers import mla, moe, split_context
 
-pytestmark = [pytest.mark.xdist_group("devices"), pytest.mark.usefixtures("room_after_each")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.xdist_group("devices"),
+    pytest.mark.usefixtures("room_after_each"),
+]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("parts", [2, 4])
 def test_gathering_a_prompt_in_chunks_changes_no_answer(
     parts: int, monkeypatch: pytest.MonkeyPatch

@@ -126,7 +126,7 @@ def first_mask_everywhere(matcher: Any, masks: Any, drafts: list[int]) -> list[i
 FILL = LLGuidanceMatcher.fill
 
 
-@world_test("grammar", "grammar and tree")
+@world_test("grammar, k by batch")
 def test_masks_that_do_not_follow_the_drafts_are_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,17 +1,19 @@
-"""A draft's configuration, and every option of it that is refused."""
+"""A draft's configuration in each published layout, and every option of it that is refused."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from published_configs import read_draft, read_latent
+from published_configs import DRAFT, SPECULATORS, read_draft, read_latent
 
 from eagle3_jax.config import (
     DraftConfig,
     LatentShape,
     RopeConfig,
     YarnConfig,
+    canonical_aux_layer_ids,
+    default_aux_layer_ids,
 )
 
 
@@ -37,11 +39,8 @@ def test_the_published_draft() -> None:
 def test_fields_a_draft_may_leave_out() -> None:
     left_out = ("draft_vocab_size", "head_dim", "num_key_value_heads")
     config = read_draft(**dict.fromkeys(left_out))
-    assert (config.draft_vocab_size, config.head_dim, config.num_key_value_heads) == (
-        163840,
-        112,
-        64,
-    )
+    found = config.draft_vocab_size, config.head_dim, config.num_key_value_heads
+    assert found == (163840, 112, 64)
     assert read_draft(target_hidden_size=4096).target_hidden_size == 4096
 
 
@@ -58,8 +57,24 @@ def test_newer_transformers_write_rope_parameters() -> None:
         ("architectures", ["MistralForCausalLM"]),
         ("architectures", ["LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"]),
         ("architectures", None),
-        ("hidden_act", "gelu"),
-        ("attention_bias", True),
+        ("architectures", 3),
+        ("eagle_config", True),
+        ("rope_scaling", "yarn"),
+        ("rope_parameters", [1]),
+        ("eagle_aux_hidden_state_layer_ids", [2, 30.0, 58]),
+        ("hidden_size", 7168.5),
+        ("num_attention_heads", True),
+        ("rms_norm_eps", "small"),
+    ],
+)
+def test_fields_of_another_type_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
+        read_draft(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
         ("mlp_bias", True),
         ("num_hidden_layers", 2),
         ("tie_word_embeddings", True),
@@ -68,7 +83,6 @@ def test_newer_transformers_write_rope_parameters() -> None:
         ("norm_output", "yes"),
         ("norm_before_residual", "yes"),
         ("use_sliding_window", True),
-        ("layer_types", ["sliding_attention"]),
         ("use_aux_hidden_state", False),
         ("use_input_layernorm_in_first_layer", False),
         ("use_last_layernorm", False),
@@ -78,11 +92,10 @@ def test_newer_transformers_write_rope_parameters() -> None:
     ],
 )
 def test_draft_options_that_would_change_the_arithmetic_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
-        read_draft(**{name: value})
-    if name != "architectures":
+    """At either level; test_config_fields has the options that targets refuse too."""
+    for fields in ({name: value}, {"eagle_config": {name: value}}):
         with pytest.raises(ValueError, match=name):
-            read_draft(eagle_config={name: value})
+            read_draft(**fields)
 
 
 def test_a_published_draft_with_latent_attention() -> None:
@@ -142,31 +155,78 @@ def test_the_number_of_aux_states_must_be_that_of_the_layers() -> None:
         read_draft(num_aux_hidden_states=4)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("eagle_config", True),
-        ("rope_scaling", "yarn"),
-        ("rope_parameters", [1]),
-        ("architectures", 3),
-        ("eagle_aux_hidden_state_layer_ids", [2, 30.0, 58]),
-    ],
-)
-def test_fields_of_another_type_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
-        read_draft(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("hidden_size", 7168.5),
-        ("num_attention_heads", True),
-        ("qk_rope_head_dim", 2**40),
-        ("v_head_dim", None),
-        ("rms_norm_eps", "small"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("qk_rope_head_dim", 2**40), ("v_head_dim", None)])
 def test_numbers_of_a_draft_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         read_latent(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("layers", "explicit", "canonical"),
+    [
+        (61, None, (2, 30, 58)),
+        (62, None, (2, 31, 59)),
+        (61, [1, 29, 57], (2, 30, 58)),
+        (61, [2, 30, 58], (2, 30, 58)),
+        (62, [1, 30, 58], (2, 31, 59)),
+        (4, [0, 1, 2], (1, 2, 3)),
+        (4, [3], (4,)),
+        (8, [2, 4, 5], (2, 4, 5)),
+    ],
+)
+def test_explicit_ids_are_outputs_unless_they_are_the_default_inputs(
+    layers: int, explicit: list[int] | None, canonical: tuple[int, ...]
+) -> None:
+    assert canonical_aux_layer_ids(explicit, layers) == canonical
+    for place in ("eagle_config", None):
+        named = {"eagle_aux_hidden_state_layer_ids": explicit}
+        config = read_draft(layers, **({place: named} if place else named))
+        assert config.aux_layer_ids == canonical
+
+
+def test_a_convention_overrides_the_reading() -> None:
+    with pytest.raises(ValueError, match="sideways"):
+        canonical_aux_layer_ids(None, 61, "sideways")  # pyright: ignore[reportArgumentType]
+    assert canonical_aux_layer_ids([2, 30, 58], 61, "after") == (3, 31, 59)
+    assert canonical_aux_layer_ids([1, 29, 57], 61, "before") == (1, 29, 57)
+    assert canonical_aux_layer_ids(None, 61, "after") == default_aux_layer_ids(61)
+
+
+@pytest.mark.parametrize("ids", [[61], [-2], [], [1, 2, 99]])
+def test_ids_outside_the_target_are_refused(ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="61"):
+        canonical_aux_layer_ids(ids, 61)
+
+
+def test_speculators_nests_the_layer() -> None:
+    """Without a field of its own a norm precedes the residual, as in vLLM."""
+    plain = replace(read_draft(draft_vocab_size=32000), max_position_embeddings=2048)
+    bare = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
+    for fields, before in (({}, True), ({"norm_before_residual": False}, False)):
+        config = DraftConfig.from_hf({**bare, "fc_norm": True, **fields}, num_target_layers=61)
+        assert config == replace(plain, fc_norm=True, norm_before_residual=before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speculators_model_type": "dflash"}, "speculators_model_type.*'dflash'"),
+        ({"transformer_layer_config": None}, "must have a transformer_layer_config"),
+        ({"transformer_layer_config": {"model_type": "qwen3"}}, "model_type.*'qwen3'"),
+        ({"transformer_layer_config": {"model_type": "llama"}}, "lacks vocab_size"),
+        ({"norm_output": "yes"}, "norm_output"),
+    ],
+)
+def test_speculators_of_another_kind_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DraftConfig.from_hf({**SPECULATORS, **changes}, num_target_layers=61)
+
+
+def test_safeailab_names_its_drafts_like_a_plain_llama() -> None:
+    """Only the draft vocabulary tells them apart."""
+    plain = {k: v for k, v in DRAFT.items() if k != "draft_vocab_size"}
+    theirs = {**plain, "architectures": ["LlamaForCausalLM"]}
+    config = DraftConfig.from_hf({**theirs, "draft_vocab_size": 32000}, num_target_layers=61)
+    assert config == read_draft(draft_vocab_size=32000)
+    with pytest.raises(ValueError, match="this is a target"):
+        DraftConfig.from_hf(theirs, num_target_layers=61)

@@ -76,28 +76,18 @@ def run(engine: Engine, requests: list[Request]) -> tuple[dict[str, Answer], Cou
     return drive(engine, requests), kinds
 
 
-def answered_plainly(engine: Engine, requests: list[Request]) -> dict[str, list[int]]:
-    return {r.request_id: drive(engine, [r])[r.request_id].token_ids for r in requests}
-
-
 def test_rounds_without_logits_give_the_tokens_of_those_with_them(
     target: Target, draft: Eagle3Draft, plain_engine: Engine, gpu_choice: None
 ) -> None:
-    """With drafts and without neighbours that need logits, and then with some: nobody's tokens
-    change. Under the tie rule; none of these requests has a tie."""
+    """While a neighbour needs logits, and behind its end. None of these requests has a tie.
+
+    The world of interpreted kernels has rounds without such neighbours.
+    """
     free = asked(FREE, "free")
-    engine = Engine(target, draft, sizes(3))
-    answers, kinds = run(engine, free)
-    assert kinds.pop("argmax round") > 10 and kinds.pop("argmax prefill") > 5
-    assert set(kinds) == {"full prefill"}, (
-        "of the one with biases, which a later neighbour may need"
-    )
-    assert engine.stats().num_accepted_tokens > 0
-    plain = answered_plainly(plain_engine, free)
-    assert {name: answer.token_ids for name, answer in answers.items()} == plain
-    again, kinds = run(engine, [*asked(BOUND[:1], "bound"), *free])
-    assert kinds["argmax round"] and kinds["round"]
-    assert {name: again[name].token_ids for name in plain} == plain
+    plain = {r.request_id: drive(plain_engine, [r])[r.request_id].token_ids for r in free}
+    answers, kinds = run(Engine(target, draft, sizes(3)), [*asked(BOUND[:1], "bound"), *free])
+    assert kinds["argmax round"] and kinds["argmax prefill"] and kinds["round"]
+    assert {name: answers[name].token_ids for name in plain} == plain
 
 
 def test_what_is_not_finite_fails_at_the_token_where_written_logits_fail(

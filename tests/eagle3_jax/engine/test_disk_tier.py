@@ -1,5 +1,10 @@
-"""Pages that outlive the engine in a directory."""
+"""Pages that outlive the engine in a directory, also one that others have spoiled."""
 
+import os
+import random
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -7,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import drive, sizes
+from driving import Answer, drive, sizes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedRunner, plain_answer, simulated_pair
-from test_host_tier import DIVIDED, EXACT, media_of, on_two_devices, with_draft
-from test_shared_prefixes import traffic
-from tiny import VOCAB, tiny_draft
+from tiny import VOCAB
 
-from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.kv.events import KVEventLog
+from eagle3_jax.engine import Engine, EngineConfig, EngineStats, Request
 from eagle3_jax.engine.kv.tiers.disk_tier import DiskTier
 from eagle3_jax.engine.kv.tiers.page_files import (
     HEADER,
@@ -26,6 +28,8 @@ from eagle3_jax.engine.kv.tiers.page_files import (
 )
 from eagle3_jax.engine.kv.tiers.page_index import LOCK
 from eagle3_jax.engine.page_tiers import KeyedSlot
+from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000
@@ -35,12 +39,10 @@ KEYS = [bytes([i]) * 32 for i in range(1, 9)]
 
 
 class Memory:
-    """Slots of pages of 50 bytes."""
+    """Slots of pages of so many bytes."""
 
-    page_bytes = PAGE.size
-
-    def __init__(self, fingerprint: bytes) -> None:
-        self.fingerprint = fingerprint
+    def __init__(self, fingerprint: bytes, page_bytes: int = PAGE.size) -> None:
+        self.fingerprint, self.page_bytes = fingerprint, page_bytes
         self.slots = {slot: PAGE + np.uint8(slot) for slot in range(8)}
 
     def bytes_of(self, slot: int) -> np.ndarray:
@@ -76,21 +78,6 @@ def saved(directory: Path, keys: list[bytes], pages: int = 100) -> list[Path]:
     return sorted(directory.rglob("*.page"))
 
 
-def test_another_server_finds_what_one_kept(tmp_path: Path) -> None:
-    saved(tmp_path, KEYS[:3])
-    tier, memory = opened(tmp_path)
-    assert tier.match(KEYS) == 3
-    tier.load([KeyedSlot(KEYS[2], 5)])
-    assert ended(tier, 1) == {5: True}
-    assert np.array_equal(memory.slots[5], PAGE + np.uint8(2))
-
-
-def test_pages_of_another_pair_are_not_found(tmp_path: Path) -> None:
-    saved(tmp_path, KEYS[:3])
-    tier, _ = opened(tmp_path, OTHER)
-    assert tier.match(KEYS) == 0
-
-
 def test_the_longest_unused_go_first_after_a_restart_too(tmp_path: Path) -> None:
     saved(tmp_path, KEYS[:3])
     tier, _ = opened(tmp_path)
@@ -105,9 +92,10 @@ def test_the_longest_unused_go_first_after_a_restart_too(tmp_path: Path) -> None
     assert tier.total_bytes == 3 * (HEADER.size + PAGE.size)
 
 
-def test_other_pairs_pages_make_room(tmp_path: Path) -> None:
+def test_other_pairs_pages_are_not_found_and_make_room(tmp_path: Path) -> None:
     saved(tmp_path, KEYS[:3])
     tier, _ = opened(tmp_path, OTHER, pages=3)
+    assert tier.match(KEYS) == 0
     tier.save([KeyedSlot(KEYS[0], 0)])
     ended(tier, 1)
     assert tier.match(KEYS) == 1
@@ -204,22 +192,15 @@ def prompts(seed: int) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("make_pair", "fields"),
-    [
-        (lambda: with_draft(tiny_draft), {}),
-        (on_two_devices, EXACT | DIVIDED),
-    ],
-    ids=["MHA", "exact, float8, context of two devices"],
-)
 def test_a_restarted_engine_goes_on_from_the_disk(
-    tmp_path: Path, make_pair: Any, fields: dict[str, Any]
+    tmp_path: Path, target: Target, draft: Eagle3Draft
 ) -> None:
-    """Tokens, accepted drafts and hits are those of an engine that was never ended."""
-    target, draft = make_pair()
+    """Tokens, accepted drafts and hits are those of an engine that was never ended.
+
+    test_image_tiers.py has exact mode, float8 and two devices.
+    """
     kept: dict[str, Any] = {
         "num_pages": 60,
-        **fields,
         "kv_offloading_bytes": ROOM,
         "kv_offloading_dir": str(tmp_path),
         "kv_offloading_dir_bytes": ROOM,
@@ -238,50 +219,91 @@ def test_a_restarted_engine_goes_on_from_the_disk(
     again.close()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(traffic(), st.integers(1, 40), st.integers(0, 10))
-def test_a_disk_changes_no_answer_and_every_fetch_ends(
-    tmp_path_factory: pytest.TempPathFactory, case: dict[str, Any], slots: int, copy_steps: int
+SIZE = 4096
+CONFIG = EngineConfig(3, 64, 2, 4, num_pages=33, prefill_chunk=8, kv_offloading_bytes=100 * SIZE)
+PROMPT = Request("a", [*range(16), 3], SamplingParams(max_tokens=1, seed=1))
+
+
+def served(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, requests: list[Request]
+) -> tuple[dict[str, Answer], EngineStats]:
+    """By an engine of its own, whose pages are in the directory once it has ended."""
+    monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
+    kept = {"kv_offloading_dir": str(directory), "kv_offloading_dir_bytes": 400 * SIZE}
+    engine = Engine(*simulated_pair(monkeypatch), replace(CONFIG, **kept))
+    answers, stats = drive(engine, requests), engine.stats()
+    engine.close()
+    return answers, stats
+
+
+def test_damaged_and_foreign_files_are_counted_and_cost_a_prefill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same traffic twice, with a restart between; `drive` gives up on an engine that waits."""
-    directory = tmp_path_factory.mktemp("pages")
-    size = 4096
-    config = replace(
-        case["config"],
-        enable_prefix_caching=True,
-        kv_offloading_bytes=slots * size,
-        kv_offloading_dir=str(directory),
-        kv_offloading_dir_bytes=(slots + 20) * 2 * size,
+    served(tmp_path, monkeypatch, [PROMPT])
+    first, *others = sorted(tmp_path.rglob("*.page"))
+    assert len(others) == 3
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1
+    first.write_bytes(data)
+    (tmp_path / "notes.txt").write_text("mine")
+    answers, stats = served(tmp_path, monkeypatch, [PROMPT])
+    assert (stats.damaged_pages, stats.failed_fetches, stats.foreign_files) == (1, 1, 1)
+    assert answers["a"].token_ids == plain_answer(PROMPT, CONFIG)[0]
+    assert stats.cached.disk < 16
+    _, stats = served(tmp_path, monkeypatch, [PROMPT])
+    assert (stats.damaged_pages, stats.failed_fetches, stats.cached.disk) == (0, 0, 16)
+
+
+def test_several_processes_keep_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own devices' part of a page only."""
+    kept = {"kv_offloading_dir": str(tmp_path), "kv_offloading_dir_bytes": 400 * SIZE}
+    monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
+    target, draft = simulated_pair(monkeypatch)
+    monkeypatch.setattr(
+        "eagle3_jax.engine.engine.Runner",
+        lambda *pair, peers, **given: SimulatedRunner(*pair, peers=None, **given),
     )
-    for _ in range(2):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(SimulatedRunner, "copy_steps", copy_steps)
-            monkeypatch.setattr(SimulatedRunner, "page_bytes", size)
-            monkeypatch.setattr("eagle3_jax.engine.engine.BETWEEN_LOOKS_S", 0.0001)
-            target, draft = simulated_pair(monkeypatch)
-            log = KVEventLog()
-            engine = Engine(target, draft if case["with_draft"] else None, config, kv_events=log)
-            answers = drive(
-                engine,
-                case["requests"],
-                arrival_gap=case["arrival_gap"],
-                cancel_at=case["cancel_at"],
-            )
-        stats = engine.stats()
-        assert stats.free_pages == stats.total_pages
-        assert not engine._replicas.first.is_copying
-        tier = engine._replicas.first.tier
-        assert tier is not None and not tier._holds.total()
-        disk = engine._replicas.first.disk
-        assert disk is not None
-        assert media_of(log) == {
-            "GPU": {*engine._replicas.first.pages._page_of},
-            "CPU": {*tier._slot_of},
-            "STORAGE": {bytes.fromhex(file.key) for file in disk._index._sizes},
-        }
-        engine.close()
-        for request in case["requests"]:
-            answer = answers[request.request_id]
-            tokens, *_ = plain_answer(request, config)
-            assert answer.token_ids == tokens[: len(answer.token_ids)]
-            assert answer.finish[0] == "abort" or answer.token_ids == tokens
+    peers: object = object()
+    with pytest.raises(ValueError, match="several processes as one engine keep no pages on disk"):
+        Engine(target, draft, replace(CONFIG, **kept), peers=peers)  # type: ignore[arg-type]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from eagle3_jax.engine.kv.tiers.page_files import write_page
+number = 0
+while True:
+    key = number.to_bytes(32, "big")
+    page = np.full(1 << 20, number % 251, np.uint8)
+    write_page(Path(sys.argv[1]) / ("ab" * 32) / f"{key.hex()}.page", b"\\xab" * 32, key, page)
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_only_whole_pages(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rng = random.Random(1)
+    for _ in range(40 if request.config.getoption("long") else 3):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(rng.uniform(0, 0.05))
+            os.kill(writer.pid, signal.SIGKILL)
+        memory = Memory(b"\xab" * 32, 1 << 20)
+        tier = DiskTier(tmp_path, 1 << 30, memory)
+        count = len(list(tmp_path.rglob("*.page")))
+        keys = [number.to_bytes(32, "big") for number in range(count)]
+        assert tier.match(keys) == count > 0
+        for number, key in enumerate(keys):
+            tier.load([KeyedSlot(key, 0)])
+            assert ended(tier, 1) == {0: True}
+            assert (memory.slots[0] == number % 251).all()
+        assert not list(tmp_path.rglob("*.unfinished"))
+        tier.close()

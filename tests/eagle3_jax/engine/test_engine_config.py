@@ -1,11 +1,16 @@
+"""Settings of an engine: what is refused, and what follows from the others."""
+
 from typing import Any
 
 import pytest
 
 from eagle3_jax.engine import EngineConfig
+from eagle3_jax.speculative.method import COUPLED, speculation_method
 
 TABLE = "num_speculative_tokens_per_batch_size"
-SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+METHOD = "rejection_sample_method"
+LENGTH, RATES = "synthetic_acceptance_length", "synthetic_acceptance_rates"
+SYNTHETIC = {METHOD: "synthetic", LENGTH: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,7 @@ SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_lengt
             "decode_context_parallel_size works on chains: eagle_topk must be 1, got 2",
         ),
         (
-            {"eagle_topk": 2, "num_draft_tokens": 4, "rejection_sample_method": "standard"},
+            {"eagle_topk": 2, "num_draft_tokens": 4, METHOD: "standard"},
             "'standard' works on chains",
         ),
         ({"adaptive": True, "num_speculative_tokens": 0}, "at least 1 for adaptive"),
@@ -48,6 +53,20 @@ SYNTHETIC = {"rejection_sample_method": "synthetic", "synthetic_acceptance_lengt
         ({TABLE: ((1, 4, 3), (4, 8, 1))}, r"must not overlap; got \[1, 4, 3\] and \[4, 8, 1\]"),
         ({TABLE: ((2, 8, 1),)}, "begin at batch size 1; its first row begins at 2"),
         ({TABLE: ((1, 8),)}, "three integers"),
+        ({METHOD: "block"}, "one of coupled, standard, synthetic; got 'block'"),
+        ({METHOD: "standard", "exact": True}, "exact mode promises"),
+        ({LENGTH: 2.0}, "need rejection_sample_method 'synthetic'"),
+        ({METHOD: "standard", RATES: (0.5, 0.2, 0.1)}, "need rejection_sample_method 'synthetic'"),
+        ({METHOD: "synthetic"}, "got 0 of them"),
+        ({**SYNTHETIC, RATES: (0.5, 0.2, 0.1)}, "got 2 of them"),
+        ({METHOD: "synthetic", LENGTH: 4.5}, r"\[1, 4\]; got 4.5"),
+        ({METHOD: "synthetic", LENGTH: float("nan")}, r"\[1, 4\]; got nan"),
+        ({METHOD: "synthetic", RATES: (0.5, 0.6, 0.1)}, "do not rise"),
+        ({METHOD: "synthetic", RATES: (0.5, 0.2)}, "3 numbers"),
+        ({"kv_cache_dtype": "int8"}, "auto or bfloat16 or fp8, got 'int8'"),
+        ({"kv_cache_dtype": "fp8", "kv_cache_scale": 0.0}, "must be positive, got 0.0"),
+        ({"kv_cache_scale": 2.0}, "kv_cache_dtype must be fp8"),
+        ({"kv_cache_dtype": "fp8"}, "fp8 needs kv_cache_scale: measured factors"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -63,9 +82,6 @@ def test_buckets_double_up_to_the_most(most: int, buckets: tuple[int, ...]) -> N
     assert config.buckets == buckets
     for batch in range(1, most + 1):
         assert config.bucket_for(batch) == min(b for b in buckets if b >= batch)
-
-
-def test_exact_mode_has_one_bucket() -> None:
     assert EngineConfig(exact=True, max_num_seqs=5, batch_buckets=(1, 5)).buckets == (5,)
 
 
@@ -96,3 +112,25 @@ def test_a_tree_has_slots_for_all_its_nodes_behind_the_last_row(nodes: int, scra
     assert tree.rows_ahead(10, 64) == 10 + 4 + scratch
     assert tree.rows_ahead(62, 64) == 64 + scratch == 4 * tree.pages_per_seq
     assert EngineConfig(3, max_model_len=64).rows_ahead(60, 64) == 64
+
+
+@pytest.mark.parametrize(
+    ("length", "k", "rates"),
+    [
+        (1.0, 3, (0.0, 0.0, 0.0)),
+        (2.0, 3, (1.0, 0.0, 0.0)),
+        (2.88, 3, (1.0, 0.88, 0.0)),
+        (4.0, 3, (1.0, 1.0, 1.0)),
+        (3.5, 6, (1.0, 1.0, 0.5, 0.0, 0.0, 0.0)),
+    ],
+)
+def test_a_synthetic_length_is_the_schedule_of_least_variance(
+    length: float, k: int, rates: tuple[float, ...]
+) -> None:
+    method = speculation_method("synthetic", k, length)
+    assert method.synthetic_acceptance_rates == pytest.approx(rates)
+    assert 1 + sum(method.synthetic_acceptance_rates or ()) == pytest.approx(length)
+
+
+def test_an_engine_is_coupled_unless_told_otherwise() -> None:
+    assert EngineConfig().method == COUPLED

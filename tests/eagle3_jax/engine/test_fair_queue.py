@@ -75,11 +75,10 @@ def run(jobs: list[Job], sizes: EngineConfig) -> int:
     return step
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("slots", [2, 4, 8])
+@pytest.mark.parametrize(("slots", "exact"), [(2, True), (8, False)])
 def test_128_choices_of_one_client_keep_no_other_waiting(slots: int, exact: bool) -> None:
     neighbours = [Job(f"{i}", arrives=200) for i in range(slots - 1)]
-    jobs = [*(Job("hog", num_tokens=950) for _ in range(128)), *neighbours]
+    jobs = [*(Job("hog", num_tokens=300) for _ in range(128)), *neighbours]
     run(jobs, config(slots, exact=exact))
     waited = sorted(job.waited for job in neighbours)
     bounds = [ROUNDS_BETWEEN_PREEMPTIONS * i + 1 for i in range(len(waited))]

@@ -1,4 +1,7 @@
-"""Answers with a grammar: in their form, and the same with and without speculation."""
+"""Answers with a grammar, triggered grammars or a thinking budget have their form.
+
+tests/worlds holds that they are the same with and without speculation.
+"""
 
 import json
 import re
@@ -9,19 +12,22 @@ from typing import Any
 import jax
 import pytest
 from driving import Answer, drive, sizes
-from grammar_traffic import FORMS
-from spelling_tokenizer import EOS, SpellingTokenizer
-from tiny import VOCAB, tiny_draft, tiny_target
+from grammar_traffic import END, FIRST, FORMS, LAST, OTHER_END, TRIGGERED
+from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
+from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
+from eagle3_jax.sampling.thinking import ThinkingBudget
 from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")
+K = 3
+BEGIN = PIECES.index("(")
+ENDS = (END, OTHER_END, FIRST)
 
 
 def valid_schema(text: str) -> bool:
@@ -42,21 +48,48 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.2},
     {"num_speculative_tokens": 1, "frequency_penalty": 0.3, "logit_bias": {3: 2.0}},
 ]
+TRIGGERED_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"logit_bias": {FIRST: 2.0, LAST: 1.0}},
+    {"temperature": 0.9, "num_speculative_tokens": 1},
+    {"repetition_penalty": 0.9, "min_tokens": 2},
+]
+BUDGETS = [*range(2 * (K + 1)), 20, 29, 30, 99]
+"""They end at every row of a round."""
+BUDGET_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"structured_outputs": StructuredOutputs(regex="[ab]{3,9}", begins_after=END)},
+    {"logit_bias": {OTHER_END: 2.0}},
+    {"structured_outputs": TRIGGERED, "logit_bias": {FIRST: 1.0}},
+]
 
 
-def request_of(index: int, form: str | None) -> Request:
+def request_of(name: str, index: int, options: dict[str, Any]) -> Request:
     prompt = [(11 * index + 5 * j * j) % VOCAB for j in range(3 + (4 * index) % 15)]
-    options: dict[str, Any] = {"seed": index, "max_tokens": 45}
-    options["structured_outputs"] = FORMS[form] if form else None
-    sampling = SamplingParams(**options, **OPTIONS[index % len(OPTIONS)])
-    return Request(f"{form} {index}", prompt, sampling)
+    return Request(name, prompt, SamplingParams(seed=index, **options))
 
 
-@pytest.fixture(scope="module")
-def constrained() -> list[Request]:
-    """Every form with every options; every fifth request is free."""
-    forms = [*FORMS, None]
-    return [request_of(i, forms[i % 5]) for i in range(4 * len(forms))]
+def with_form(index: int, form: str | None) -> Request:
+    options = {"max_tokens": 45, "structured_outputs": FORMS[form] if form else None}
+    return request_of(f"{form} {index}", index, options | OPTIONS[index % len(OPTIONS)])
+
+
+def triggered(index: int, form: StructuredOutputs | None = TRIGGERED) -> Request:
+    """Without an end two of three are long enough to have triggered text."""
+    options = {"max_tokens": 45, "structured_outputs": form, "ignore_eos": index % 3 > 0}
+    of_index = TRIGGERED_OPTIONS[index % len(TRIGGERED_OPTIONS)]
+    return request_of(f"triggered {index}", index, options | of_index)
+
+
+def with_budget(index: int, budget: int | None, **options: Any) -> Request:
+    thinking = None if budget is None else ThinkingBudget(budget, ENDS)
+    of_index = BUDGET_OPTIONS[index % len(BUDGET_OPTIONS)]
+    shared = {"max_tokens": 30, "thinking_budget": thinking, "ignore_eos": True}
+    return request_of(f"budget {budget}", index, of_index | shared | options)
+
+
+CONSTRAINED = [with_form(i, [*FORMS, None][i % 5]) for i in range(4 * 5)]
+"""Every form with every options; every fifth request is free."""
 
 
 def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> Engine:
@@ -64,44 +97,85 @@ def ready(target: Target, draft: Eagle3Draft | None, config: EngineConfig) -> En
 
 
 @pytest.fixture(scope="module")
-def alone(target: Target, constrained: list[Request]) -> dict[str, Answer]:
-    """Plain decoding, one at a time, never preempted."""
-    engine = ready(target, None, sizes(0, max_num_seqs=1, num_pages=None, batch_buckets=(1,)))
-    answers: dict[str, Answer] = {}
-    for request in constrained:
-        sampling = replace(request.sampling, num_speculative_tokens=None)
-        answers |= drive(engine, [replace(request, sampling=sampling)])
-    return answers
+def engine(target: Target, draft: Eagle3Draft) -> Engine:
+    return ready(target, draft, sizes(K))
 
 
-def test_every_finished_answer_has_its_form(alone: dict[str, Answer]) -> None:
-    finished = {n: a for n, a in alone.items() if a.finish == ("stop", None)}
-    forms = {name.split()[0] for name in finished}
-    assert forms >= set(FORMS)
+@pytest.fixture(scope="module")
+def answers(engine: Engine) -> dict[str, Answer]:
+    triggering = [triggered(index) for index in range(12)]
+    thinking = [with_budget(index, budget) for index, budget in enumerate(BUDGETS)]
+    return drive(engine, [*CONSTRAINED, *triggering, *thinking])
+
+
+def tokens(engine: Engine, request: Request) -> list[int]:
+    return drive(engine, [request])[request.request_id].token_ids
+
+
+def test_every_finished_answer_has_its_form(answers: dict[str, Answer]) -> None:
+    alike = {request.request_id for request in CONSTRAINED}
+    finished = {n: a for n, a in answers.items() if n in alike and a.finish == ("stop", None)}
+    assert {name.split()[0] for name in finished} >= set(FORMS)
     for name, answer in finished.items():
         check = CHECKS.get(name.split()[0], bool)
         assert answer.token_ids[-1] == EOS and check(answer.text), (name, answer.text)
-    assert {a.finish[0] for a in alone.values()} <= {"stop", "length"}
+    assert {answers[name].finish[0] for name in alike} <= {"stop", "length"}
 
 
-def assert_same(answers: dict[str, Answer], alone: dict[str, Answer]) -> None:
-    for name, answer in answers.items():
-        assert answer.token_ids == alone[name].token_ids, name
-        assert (answer.text, answer.finish) == (alone[name].text, alone[name].finish), name
+def test_triggered_text_has_its_form_and_several_may_come(answers: dict[str, Answer]) -> None:
+    """From each mark to the end behind it, or to the answer's where it was cut."""
+    found = []
+    for index in range(12):
+        ids = answers[f"triggered {index}"].token_ids
+        text = "".join(PIECES[i] if i < len(PIECES) else f"<{i}>" for i in ids)
+        found.append(re.findall(r"![^?]*(?:\?|$)", text))
+    whole = [piece for several in found for piece in several if piece.endswith("?")]
+    assert len(whole) > 4 and max(map(len, found)) > 1
+    assert all(re.fullmatch(r"!(?:[ab]{2,4}-)+\?", piece) for piece in whole)
 
 
-def test_replicas_change_no_token(constrained: list[Request], alone: dict[str, Answer]) -> None:
-    """Each replica has the masks of its own sequences."""
-    target = tiny_target()
-    draft = tiny_draft(target)
-    mesh = make_mesh(1, enable_expert_parallel=True, data_parallel_size=2)
-    shard(target, mesh)
-    shard(draft, mesh)
-    engine = ready(
-        target, draft, sizes(3, data_parallel_size=2, max_num_seqs=2, batch_buckets=(2,))
-    )
-    assert_same(drive(engine, constrained, arrival_gap=1), alone)
-    assert engine.stats().num_accepted_tokens > 20
+def test_text_before_the_first_mark_is_what_it_is_without_a_form(
+    engine: Engine, answers: dict[str, Answer]
+) -> None:
+    differing = 0
+    for index in range(12):
+        ours, theirs = (
+            answers[f"triggered {index}"].token_ids,
+            tokens(engine, triggered(index, None)),
+        )
+        end = ours.index(FIRST) + 1 if FIRST in ours else max(len(ours), len(theirs))
+        assert ours[:end] == theirs[:end], index
+        differing += ours != theirs
+    assert differing > 4, "the form changed nothing behind the marks either"
+
+
+def test_thinking_ends_at_the_budget_and_before_it_is_what_it_is_without(
+    engine: Engine, answers: dict[str, Answer]
+) -> None:
+    forced = 0
+    for index, budget in enumerate(BUDGETS):
+        ids = answers[f"budget {budget}"].token_ids
+        place = next((i for i, token in enumerate(ids) if token in ENDS), len(ids))
+        assert place <= budget
+        if place == budget and budget < len(ids):
+            assert ids[place] == END
+            forced += 1
+        assert ids[:place] == tokens(engine, with_budget(index, None))[:place], budget
+    assert forced > 6
+
+
+def test_thinking_may_begin_with_the_answers_first_token(engine: Engine) -> None:
+    """Its mark is none of the budget's tokens; without it nobody thinks and nothing is forced."""
+    budget = ThinkingBudget(4, (END,), begins=BEGIN)
+    free = with_budget(0, None, logit_bias={BEGIN: -100.0}).sampling
+    asked = {
+        "begun": replace(free, thinking_budget=budget, logit_bias={BEGIN: 100.0}),
+        "never": replace(free, thinking_budget=budget),
+        "plain": free,
+    }
+    found = {name: tokens(engine, Request(name, [5, 6, 7], s)) for name, s in asked.items()}
+    assert found["begun"][:6] == [BEGIN] * 5 + [END]
+    assert found["never"] == found["plain"]
 
 
 @dataclass
@@ -130,97 +204,78 @@ class Traffic:
 
 
 def traffic_of(engine: Engine, requests: list[Request]) -> list[str]:
+    """Prompts are new to the cache: they begin with another salt each time."""
+    salted = [replace(r, cache_salt=f"{next(SALTS)}") for r in requests]
     traffic = Traffic()
     with pytest.MonkeyPatch.context() as patch:
         traffic.watch(patch, engine)
-        drive(engine, requests)
+        drive(engine, salted)
     return traffic.events
 
 
-def test_batches_without_a_grammar_pay_nothing(target: Target, draft: Eagle3Draft) -> None:
+SALTS = iter(range(10**6))
+
+
+def test_batches_without_a_grammar_pay_nothing(
+    target: Target, draft: Eagle3Draft, engine: Engine
+) -> None:
     """The same programs and transfers, to the byte, in an engine that has grammars; also again
     when a grammar has been there and gone."""
-    free = [request_of(index, None) for index in range(6)]
-    without = Engine(target, draft, sizes(3), eos_token_ids=(EOS,))
-    has_grammars = ready(target, draft, sizes(3))
-    assert without.grammars is None and has_grammars.grammars is not None
+    free = [with_form(index, None) for index in range(6)]
+    without = Engine(target, draft, sizes(K), eos_token_ids=(EOS,))
+    assert without.grammars is None and engine.grammars is not None
+    with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
+        without.add(with_form(0, "schema"))
+    assert not without.has_work
     expected = traffic_of(without, free)
-    assert traffic_of(has_grammars, free) == expected
+    assert traffic_of(engine, free) == expected
     assert sum(event.startswith("full round") for event in expected) > 10
-    with_grammar = traffic_of(has_grammars, [request_of(9, "schema")])
+    with_grammar = traffic_of(engine, [with_form(9, "schema")])
     assert "propose of 4" in with_grammar and "verify of 4" in with_grammar
-    again = [replace(r, prompt_ids=[t ^ 1 for t in r.prompt_ids]) for r in free]
-    assert traffic_of(has_grammars, again) == traffic_of(without, again)
+    assert traffic_of(engine, free) == expected
 
 
-def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(
-    target: Target, draft: Eagle3Draft
-) -> None:
-    events = traffic_of(ready(target, draft, sizes(3)), [request_of(0, "schema")])
+def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(engine: Engine) -> None:
+    events = traffic_of(engine, [with_form(0, "schema")])
     rounds = events.count("verify of 4")
     assert rounds == events.count("propose of 4") > 3
     row = 4 * open_masks(VOCAB).size * 4
     assert events.count(f"device_put {row}") == rounds
-    assert events.count(f"device_put {4 * row + 4 * 3 * 4}") == rounds
-    assert events.count(f"device_get {4 * 3 * 4}") == rounds
+    assert events.count(f"device_put {4 * row + 4 * K * 4}") == rounds
+    assert events.count(f"device_get {4 * K * 4}") == rounds
 
 
-def test_a_dead_end_fails_its_own_request(
-    target: Target, draft: Eagle3Draft, constrained: list[Request], alone: dict[str, Answer]
-) -> None:
+def test_free_text_runs_in_the_rounds_of_requests_without_a_form(engine: Engine) -> None:
+    """Where no mark comes the programs are the same; behind one rounds of two go on."""
+
+    def run(form: StructuredOutputs | None, bias: float, **changes: Any) -> list[str]:
+        changes |= {"logit_bias": {FIRST: bias}, "min_tokens": 0}
+        of = [triggered(index, form) for index in range(4)]
+        requests = [replace(r, sampling=replace(r.sampling, **changes)) for r in of]
+        return [e for e in traffic_of(engine, requests) if not e.startswith("device")]
+
+    never = run(TRIGGERED, -100.0)
+    assert never == run(None, -100.0) and "propose of 4" not in never
+    assert "propose of 4" not in run(TRIGGERED, 100.0, max_tokens=1)
+    assert "propose of 4" in run(TRIGGERED, 100.0, max_tokens=2)
+
+
+def test_a_dead_end_fails_its_own_request(engine: Engine, answers: dict[str, Answer]) -> None:
     stuck = StructuredOutputs(grammar='start: "a" more\nmore: more "b"')
     sampling = SamplingParams(max_tokens=9, structured_outputs=stuck)
-    requests = [constrained[0], Request("stuck", [1, 2], sampling), constrained[4]]
-    answers = drive(ready(target, draft, sizes(3)), requests)
-    failed = answers.pop("stuck")
+    requests = [CONSTRAINED[0], Request("stuck", [1, 2], sampling), CONSTRAINED[4]]
+    found = drive(engine, requests)
+    failed = found.pop("stuck")
     assert failed.finish == ("error", "the request's options bar every token")
     assert failed.text == "a"
-    assert_same(answers, alone)
+    for name, answer in found.items():
+        assert (answer.token_ids, answer.finish) == (answers[name].token_ids, answers[name].finish)
 
 
-@pytest.mark.parametrize("max_num_seqs", [1, 2, 8])
-def test_a_grammar_adds_at_most_four_programs(
-    target: Target, draft: Eagle3Draft, max_num_seqs: int
-) -> None:
-    config = EngineConfig(max_num_seqs=max_num_seqs)
-    plain = Engine(target, draft, config)._runner.executor.programs
-    added = set(ready(target, draft, config)._runner.executor.programs) - set(plain)
-    assert {str(program).split()[0] for program in added} == {"propose", "verify"}
-    assert len(added) == 2 * min(max_num_seqs, 2)
-    assert sum("argmax" not in program.kind for program in plain) <= 12
-
-
-def test_without_grammars_a_form_is_refused(target: Target, draft: Eagle3Draft) -> None:
-    engine = Engine(target, draft, sizes(3))
-    with pytest.raises(ValueError, match=r"eagle3-jax\[grammar\]"):
-        engine.add(request_of(0, "schema"))
-    assert not engine.has_work
-
-
-def test_rounds_without_drafts_between_constrained_ones_change_no_token(
-    target: Target,
-    draft: Eagle3Draft,
-    constrained: list[Request],
-    alone: dict[str, Answer],
-) -> None:
-    """A constrained round keeps its k whatever the table says, and the next one reads its rows."""
-    config = sizes(3, num_speculative_tokens_per_batch_size=((1, 4, 0),))
-    engine = ready(target, draft, config)
-    for name, answer in drive(engine, constrained[2:10], arrival_gap=12).items():
-        assert answer.token_ids == alone[name].token_ids, name
-    drafted = engine.stats().rounds_by_drafted
-    assert drafted[0] > 5 and drafted[3] > 5, "one of the two kinds never ran"
-
-
-def test_after_warmup_grammars_compile_nothing_and_move_no_array_by_themselves(
-    target: Target,
-    draft: Eagle3Draft,
-    constrained: list[Request],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = ready(target, draft, sizes(3))
-    engine.warmup()
-    monkeypatch.setattr("eagle3_jax.engine.programs.executor.compile_program", None)
-    with jax.transfer_guard("disallow"):
-        drive(engine, constrained[:10])
-    assert engine.stats().num_accepted_tokens > 10
+def test_a_budget_needs_grammars_and_known_tokens(engine: Engine) -> None:
+    strange = with_budget(0, None, thinking_budget=ThinkingBudget(1, (VOCAB,)))
+    with pytest.raises(ValueError, match="token ids end at"):
+        engine.add(strange)
+    for count, ends in ((-1, (EOS,)), (3, ())):
+        with pytest.raises(ValueError, match="thinking budget"):
+            ThinkingBudget(count, ends)

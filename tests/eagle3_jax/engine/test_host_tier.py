@@ -3,127 +3,28 @@
 On the simulated device, which checks every row, and through whole engines.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from driving import drive, sizes
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from setups import Setup, pair_on_devices
-from simulated_device import SimulatedRunner, plain_answer, simulated_engine, simulated_pair
-from test_shared_prefixes import prefilled, traffic
-from tiny import VOCAB, tiny_draft, tiny_target
+from simulated_device import (
+    SimulatedRunner,
+    plain_answer,
+    prefilled,
+    simulated_engine,
+    simulated_pair,
+)
+from sweeps import sweep
+from tiny import tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.kv.events import KVEventLog, PagesRemoved, PagesStored
-from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.page_tiers import NO_TOKENS, TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000
 PAGE_TOKENS = 4
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(traffic(), st.integers(1, 40), st.integers(0, 30))
-def test_a_tier_changes_no_answer_and_every_load_ends(
-    case: dict[str, Any], slots: int, copy_steps: int
-) -> None:
-    """Whatever fits into it and however slow it is; `drive` gives up on an engine that waits."""
-    config = replace(case["config"], enable_prefix_caching=True, kv_offloading_bytes=slots)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(SimulatedRunner, "copy_steps", copy_steps)
-        monkeypatch.setattr("eagle3_jax.engine.engine.BETWEEN_LOOKS_S", 0)
-        target, draft = simulated_pair(monkeypatch)
-        log = KVEventLog()
-        engine = Engine(target, draft if case["with_draft"] else None, config, kv_events=log)
-        answers = drive(
-            engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
-        )
-    stats, tier = engine.stats(), engine._replicas.first.tier
-    assert stats.free_pages == stats.total_pages
-    assert not engine._replicas.first.has_copies
-    assert isinstance(tier, HostTier)
-    media = {"GPU": {*engine._replicas.first.pages._page_of}, "CPU": {*tier._slot_of}}
-    assert media_of(log) == media | {"STORAGE": set()}
-    for request in case["requests"]:
-        answer = answers[request.request_id]
-        tokens, *_ = plain_answer(request, config)
-        assert answer.token_ids == tokens[: len(answer.token_ids)]
-        assert answer.finish[0] == "abort" or answer.token_ids == tokens
-
-
-def media_of(log: KVEventLog) -> dict[str, set[bytes]]:
-    """The keys that each medium has, by the events alone; no page is where it was before."""
-    found: dict[str, set[bytes]] = {"GPU": set(), "CPU": set(), "STORAGE": set()}
-    for event in log.take():
-        assert isinstance(event, PagesStored | PagesRemoved)
-        keys, medium = {*event.keys}, found[event.medium]
-        if isinstance(event, PagesStored):
-            assert not keys & medium
-            medium |= keys
-        else:
-            assert keys <= medium
-            medium -= keys
-    return found
-
-
-def asked(users: range, salted: int) -> list[Request]:
-    """A prompt of each, greedy and sampled; the last `salted` users have a salt."""
-    return [
-        Request(
-            f"{user}",
-            [(7 * user + 3 * j * j) % VOCAB for j in range(42)] + [user],
-            SamplingParams(temperature=0.7 * (user % 2), seed=user, max_tokens=20),
-            cache_salt=f"of {user}" if user >= users.stop - salted else "",
-        )
-        for user in users
-    ]
-
-
-def on_two_devices() -> tuple[Any, Any]:
-    return pair_on_devices(Setup(2, False, "latent", "float32", True))
-
-
-def with_draft(make_draft: Any) -> Any:
-    target = tiny_target()
-    return target, make_draft(target)
-
-
-EXACT = {"exact": True, "kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
-DIVIDED = {"decode_context_parallel_size": 2, "page_size": 2}
-
-
-@pytest.mark.parametrize(
-    ("make_pair", "fields"),
-    [
-        (lambda: with_draft(tiny_draft), {}),
-        (on_two_devices, EXACT | DIVIDED),
-    ],
-    ids=["MHA", "exact, float8, context of two devices"],
-)
-def test_answers_and_accepted_drafts_do_not_depend_on_where_a_prompt_lies(
-    make_pair: Any, fields: dict[str, Any]
-) -> None:
-    """Nowhere, on the devices, in the host's memory; every other request has a salt."""
-    target, draft = make_pair()
-    engine = Engine(target, draft, sizes(3, kv_offloading_bytes=ROOM, **fields))
-    first, others = asked(range(2), salted=1), asked(range(2, 10), salted=4)
-    found = [
-        [drive(engine, [request])[request.request_id] for request in turn]
-        for turn in (first, first, others, first)
-    ]
-    # Behind these rounds it depends on what the host has read whether there is room for drafts.
-    told = [[(a.token_ids, a.accepted[:4]) for a in answers] for answers in found]
-    assert told[0] == told[1] == told[3]
-    lay = [{a.outputs[-1].cached for a in answers} for answers in found]
-    unit = 8 if fields else PAGE_TOKENS
-    whole = 42 // unit * unit
-    assert lay[0] == lay[2] == {NO_TOKENS}
-    assert lay[1] == {TokensByTier(device=whole)} and lay[3] == {TokensByTier(host=whole)}
 
 
 def test_a_slow_copy_delays_no_other_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,16 +47,16 @@ def test_a_slow_copy_delays_no_other_round(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 SETUPS = [
-    (None, 1),
-    (Setup(4, False, "latent", "float32", True), 1),
-    (Setup(4, False, "grouped", "float32", True), 2),
-    (Setup(4, True, "latent", "float32", False), 4),
+    ("auto", None, 1),
+    ("fp8", Setup(4, False, "grouped", "float32", True), 2),
+    ("fp8", None, 1),
+    ("auto", Setup(4, False, "latent", "float32", True), 1),
+    ("auto", Setup(4, True, "latent", "float32", False), 4),
 ]
 
 
-@pytest.mark.parametrize(("setup", "parts"), SETUPS, ids=str)
-@pytest.mark.parametrize("dtype", ["auto", "fp8"])
-def test_pages_come_back_bit_by_bit(setup: Setup | None, parts: int, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "setup", "parts"), sweep(SETUPS, SETUPS[:2]), ids=str)
+def test_pages_come_back_bit_by_bit(dtype: str, setup: Setup | None, parts: int) -> None:
     """From devices that hold the same rows, parts of them or their heads."""
     target = tiny_target()
     pair = (target, tiny_draft(target)) if setup is None else pair_on_devices(setup)
@@ -209,3 +110,32 @@ def test_an_answer_says_which_of_its_tokens_came_from_the_host(
     assert stats.cached.host == 16 and stats.prefix_cache_hits == stats.cached.total
     (room,) = stats.tiers
     assert room.tier == "host" and 0 < room.pages <= room.total
+
+
+def run_again(monkeypatch: pytest.MonkeyPatch, kv_offloading_bytes: int) -> tuple[int, int]:
+    """Tokens that went through prefills again, and preemptions, of four whose answers outgrow the
+    pool."""
+    config = EngineConfig(
+        3, 100, 4, 4, num_pages=27, prefill_chunk=8, kv_offloading_bytes=kv_offloading_bytes
+    )
+    requests = [
+        Request(f"{user}", [user, *range(16)], SamplingParams(max_tokens=80, seed=user))
+        for user in range(4)
+    ]
+    monkeypatch.setattr("eagle3_jax.engine.engine.BETWEEN_LOOKS_S", 0)
+    engine = Engine(*simulated_pair(monkeypatch), config)
+    answers = drive(engine, requests)
+    for request in requests:
+        assert answers[request.request_id].token_ids == plain_answer(request, config)[0]
+    assert engine._replicas.first.pages.num_lost == 0
+    return prefilled(engine) - 4 * 17, engine.stats().num_preemptions
+
+
+def test_a_preempted_sequence_comes_back_from_the_hosts_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs again what was in no full page, and the last round."""
+    least, preemptions = run_again(monkeypatch, kv_offloading_bytes=100)
+    assert 0 < least <= preemptions * (4 + 2 * (3 + 1))
+    most, preemptions = run_again(monkeypatch, kv_offloading_bytes=0)
+    assert most > preemptions * (4 + 2 * (3 + 1))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from driving import Answer, drive, sizes
+from sweeps import sweep
 from tiny import VOCAB
 from toy_tokenizer import ToyTokenizer
 
@@ -166,7 +167,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sweep(MODES, ["chain"]))
 def test_drafts_batches_chunks_and_preemption_change_no_logprob(
     target: Target, draft: Eagle3Draft, alone: dict[str, Answer], mode: str
 ) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 from setups import Setup, pair_on_devices
+from sweeps import sweep
 from tiny import tiny_target
 
 from eagle3_jax.cache import view_pages
@@ -60,14 +61,10 @@ def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
     return program.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_chunk_needs_memory_for_its_own_rows_alone(
-    parts: int, pytestconfig: pytest.Config
-) -> None:
+@pytest.mark.parametrize("parts", sweep([1, 2], [1]))
+def test_a_chunk_needs_memory_for_its_own_rows_alone(parts: int) -> None:
     """As much at 8 times the positions: no score of all of them, no copy of a pool, and of a
     context no more than is gathered at a time."""
-    if parts > 1 and not pytestconfig.getoption("long"):
-        pytest.skip("part of the long form")
     divided: dict[str, Any] = {"decode_context_parallel_size": parts, "page_size": 16 // parts}
     chunks = [
         EngineConfig(1, n, 1, prefill_chunk=256, **divided) for n in (POSITIONS // 8, POSITIONS)

@@ -1,4 +1,4 @@
-"""Holds, keys and eviction of pages against a model that only counts."""
+"""Holds, keys and eviction of pages against a model that only counts, and the events they tell."""
 
 import pytest
 from hypothesis import settings
@@ -6,7 +6,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine.kv.events import (
+    AllCleared,
+    KVEventLog,
+    PagesRemoved,
+    PagesStored,
+)
 from eagle3_jax.engine.kv.pages import PagePool
+from eagle3_jax.engine.kv.prefix_cache import PrefixCache
+from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.sampling.params import SamplingParams
 
 NUM_PAGES = 7
 keys = st.integers(0, 5).map(lambda number: bytes([number]))
@@ -112,3 +122,41 @@ def test_a_page_that_waits_to_be_saved_is_not_free_once_it_is_shared() -> None:
     assert pool.free == 3 and pool.oldest_unsaved(8) == [(b"a", pages[0])]
     assert pool.share([b"a"]) == pages
     assert pool.free == 2 and not pool.has_unsaved
+
+
+def filled(events: KVEventLog, salt: str = "") -> tuple[PagePool, PrefixCache, Sequence]:
+    """A pool of three pages of 4 tokens, all held by one sequence of 13 tokens."""
+    config, pages = EngineConfig(page_size=4, max_model_len=16), PagePool(4, events)
+    request = Request("a", list(range(13)), SamplingParams(), salt)
+    sequence = Sequence.of(request, (), 16, None)
+    sequence.pages.extend(pages.take(3) or [])
+    return pages, PrefixCache(pages, config, events=events), sequence
+
+
+def test_pages_are_described_by_their_tokens_and_the_one_after_them() -> None:
+    log = KVEventLog()
+    _, cache, sequence = filled(log, "mine")
+    cache.publish(sequence, 12)
+    keys = tuple(sequence.page_keys)
+    assert log.take() == [
+        PagesStored(keys, None, tuple(range(12)), (4, 8, 12), 4, "mine", "GPU"),
+    ]
+    assert log.take() == []
+
+
+def test_evictions_forgetting_and_resets_are_told_in_their_order() -> None:
+    log = KVEventLog()
+    pages, cache, sequence = filled(log)
+    cache.publish(sequence, 12)
+    first, middle, last = sequence.page_keys
+    log.take()
+    pages.forget(sequence.pages[:1])
+    pages.give_back(sequence.pages)
+    pages.take(2)
+    pages.forget_all()
+    assert log.take() == [
+        PagesRemoved((first,), "GPU"),
+        PagesRemoved((last,), "GPU"),
+        AllCleared(),
+    ]
+    assert pages.count_known([middle]) == 0

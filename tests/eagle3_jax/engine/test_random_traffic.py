@@ -1,20 +1,49 @@
-"""Random traffic through the real engine on a simulated device that checks every cache row."""
+"""Random traffic through the real engine on a simulated device that checks every cache row.
 
-from dataclasses import replace
+One generator for all of it: prompts that begin alike, every rule of ending, cancels, preemption,
+resets of the cache, spoiled pages, and pages kept in the host's memory or in a directory.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from driving import drive
+from driving import Answer, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_device import VOCAB, plain_answer, simulated_engine
+from kv_index import IndexCopy, places_in
+from simulated_device import VOCAB, SimulatedRunner, plain_answer, prefilled, simulated_engine
 from toy_tokenizer import ToyTokenizer
 
-from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.kv.events import KVEventLog
+from eagle3_jax.engine.scheduler import Scheduler
+from eagle3_jax.engine.sequence import Sequence, Status
 from eagle3_jax.sampling.params import SamplingParams
 
-EOS = (3,)
-TOKENIZER = ToyTokenizer()
+EOS, TOKENIZER = (3,), ToyTokenizer()
+NO_SLOTS = st.just(0)
+STEM = [5, 9, 2, 14, 7, 7, 1, 12, 3, 16, 0, 8, 4, 11, 6, 10, 13]
+STEMS = [STEM, STEM[:9] + STEM[::-1], [1] * 20]
+SALTS = ("", "mine", "\ud800")
+SIZE = 4096
+"""Bytes of a page, of which the simulated device's need fewer."""
+LOADS = {"all of several slots", "a part of what is asked for", "one that is cancelled"}
+"""States that an engine is to be met in while pages are on their way."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Traffic of one engine. Steps of cancels are by request id; copy_steps: looks a copy takes."""
+
+    config: EngineConfig
+    requests: list[Request]
+    with_draft: bool
+    arrival_gap: int
+    cancel_at: dict[str, int]
+    spoils: set[int]
+    resets: set[int]
+    copy_steps: int
 
 
 @st.composite
@@ -33,83 +62,228 @@ def sampling(draw: st.DrawFn) -> SamplingParams:
 
 
 @st.composite
-def traffic(draw: st.DrawFn) -> dict[str, Any]:
-    prompt = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
-    requests = [
-        Request(f"{i}", draw(prompt), draw(sampling()), client=draw(st.sampled_from("aab")))
-        for i in range(draw(st.integers(1, 7)))
+def requests(draw: st.DrawFn) -> list[Request]:
+    """Prompts of a common stem's beginning and a tail, some of them twice."""
+    tails = st.lists(st.integers(0, VOCAB - 1), max_size=4)
+    prompts = [
+        draw(st.sampled_from(STEMS))[: draw(st.integers(1, 17))] + draw(tails)
+        for _ in range(draw(st.integers(1, 5)))
     ]
-    names = st.sampled_from([request.request_id for request in requests])
-    max_model_len, page_size = draw(st.integers(13, 30)), draw(st.sampled_from([1, 3, 4, 16]))
-    pages_per_seq = -(-max_model_len // page_size)
+    prompts += draw(st.lists(st.sampled_from(prompts), max_size=3))
+    salts, clients = st.sampled_from(SALTS), st.sampled_from("aab")
+    return [
+        Request(f"{i}", prompt, draw(sampling()), draw(salts), client=draw(clients))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+@st.composite
+def traffic(draw: st.DrawFn, host_slots: st.SearchStrategy[int] = NO_SLOTS) -> Case:
+    """Pages for one full sequence or a few more; so many slots in the host's memory."""
+    max_model_len, page_size = draw(st.integers(22, 40)), draw(st.sampled_from([1, 2, 3, 4, 8, 16]))
+    pages_per_seq, asked = -(-max_model_len // page_size), draw(requests())
     config = EngineConfig(
         num_speculative_tokens=draw(st.integers(0, 4)),
         max_model_len=max_model_len,
         max_num_seqs=draw(st.integers(1, 4)),
         page_size=page_size,
-        num_pages=1 + pages_per_seq + draw(st.integers(0, pages_per_seq)),
+        num_pages=1 + pages_per_seq + draw(st.integers(0, 2 * pages_per_seq)),
         prefill_chunk=draw(st.integers(1, 8)),
         exact=draw(st.booleans()),
+        kv_offloading_bytes=draw(host_slots) * SIZE,
     )
-    return {
-        "requests": requests,
-        "config": config,
-        "arrival_gap": draw(st.integers(0, 3)),
-        "cancel_at": draw(st.dictionaries(names, st.integers(0, 12), max_size=2)),
-    }
+    if not config.kv_offloading_bytes:
+        cached = draw(st.sampled_from([True, True, True, False]))
+        config = replace(config, enable_prefix_caching=cached)
+    names, steps = st.sampled_from([request.request_id for request in asked]), st.integers(0, 30)
+    return Case(
+        config,
+        asked,
+        with_draft=draw(st.booleans()),
+        arrival_gap=draw(st.integers(0, 4)),
+        cancel_at=draw(st.dictionaries(names, steps, max_size=2)),
+        spoils=draw(st.sets(steps, max_size=2)),
+        resets=draw(st.sets(steps, max_size=3)),
+        copy_steps=draw(st.integers(0, 30)),
+    )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
-@given(traffic())
-def test_every_answer_is_the_plain_one_and_every_page_comes_back(case: dict[str, Any]) -> None:
-    """Whatever else runs, arrives late, is cancelled or is preempted."""
-    config: EngineConfig = case["config"]
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        engine = simulated_engine(monkeypatch, config, eos=EOS, tokenizer=TOKENIZER)
+class Driven:
+    """An engine, and a copy of its index that is made of events alone."""
+
+    def __init__(self, case: Case, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(SimulatedRunner, "copy_steps", case.copy_steps)
+        patch.setattr(SimulatedRunner, "page_bytes", SIZE)
+        between_looks = 0.0001 if case.config.kv_offloading_dir else 0
+        patch.setattr("eagle3_jax.engine.engine.BETWEEN_LOOKS_S", between_looks)
+        self.case, self.log, self.copy = case, KVEventLog(), IndexCopy()
+        given: Any = {"eos": EOS, "tokenizer": TOKENIZER, "kv_events": self.log}
+        self.engine = simulated_engine(patch, case.config, with_draft=case.with_draft, **given)
+
+    def run(self, arrival_gap: int) -> dict[str, Answer]:
+        """Runs the traffic; `drive` gives up on an engine that waits for ever."""
+        case = self.case
         answers = drive(
-            engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
+            self.engine,
+            case.requests,
+            arrival_gap=arrival_gap,
+            cancel_at=case.cancel_at,
+            before_step=self._disturb,
         )
-    stats = engine.stats()
-    assert stats.free_pages == stats.total_pages
-    assert (stats.num_running, stats.num_waiting, stats.kv_cache_usage) == (0, 0, 0)
-    for request in case["requests"]:
+        self._compare()
+        return answers
+
+    def _disturb(self, step: int) -> None:
+        """Compares what the last step left, then resets the cache or spoils a sequence's pages."""
+        self._compare()
+        scheduler = self.engine._replicas.first
+        if step in self.case.resets:
+            self.engine.reset_prefix_cache()
+        if step in self.case.spoils and scheduler.admitted:
+            pages = scheduler.admitted[0].pages
+            scheduler._forget_below(scheduler.pages.keys_of(pages))
+            scheduler.pages.forget(pages)
+
+    def _compare(self) -> None:
+        self.copy.replay(self.log.take())
+        assert self.copy.places == places_in(self.engine)
+
+    def assert_idle(self) -> None:
+        """No page, slot, copy or hold is left."""
+        stats, scheduler = self.engine.stats(), self.engine._replicas.first
+        assert stats.free_pages == stats.total_pages
+        assert (stats.num_running, stats.num_waiting, stats.kv_cache_usage) == (0, 0, 0)
+        assert not scheduler.has_copies
+        assert scheduler.tier is None or not scheduler.tier._holds.total()
+
+    def assert_copy_finds_the_same(self) -> None:
+        """For every prompt and salt, what the engine finds."""
+        for prompt in [request.prompt_ids for request in self.case.requests]:
+            for salt in SALTS:
+                self._assert_finds_the_same(prompt, salt)
+
+    def _assert_finds_the_same(self, prompt: list[int], salt: str) -> None:
+        """In each medium alone, and in all of them together."""
+        scheduler, size = self.engine._replicas.first, self.engine.config.page_tokens
+        sequence = Sequence.of(Request("ask", prompt, SamplingParams(), salt), (), 64, None)
+        keys = scheduler.prefixes._keys(sequence, (len(prompt) - 1) // size)
+        by_medium = {
+            "GPU": scheduler.pages.count_known(keys),
+            "CPU": scheduler.tier.match(keys) if scheduler.tier else 0,
+            "STORAGE": scheduler.disk.match(keys) if scheduler.disk else 0,
+        }
+        found = {m: self.copy.pages_found(prompt, size, salt, {m}) for m in by_medium}
+        assert found == by_medium
+        there = {key for _, key in places_in(self.engine)}
+        every = next((i for i, key in enumerate(keys) if key not in there), len(keys))
+        assert self.copy.pages_found(prompt, size, salt) == every
+
+
+def assert_plain(case: Case, answers: dict[str, Answer]) -> None:
+    """Tokens, text and finish are the plain ones; a cancelled answer is the beginning of one."""
+    for request in case.requests:
         answer = answers[request.request_id]
-        tokens, text, *finish = plain_answer(request, config, EOS, TOKENIZER)
+        tokens, text, *finish = plain_answer(request, case.config, EOS, TOKENIZER)
         if answer.finish[0] == "abort":
-            assert request.request_id in case["cancel_at"]
+            assert request.request_id in case.cancel_at
             unstopped = replace(request, sampling=replace(request.sampling, stop=()))
-            sampled, *_ = plain_answer(unstopped, config, EOS, TOKENIZER)
+            sampled, *_ = plain_answer(unstopped, case.config, EOS, TOKENIZER)
             assert answer.token_ids == sampled[: len(answer.token_ids)]
             assert answer.text == TOKENIZER.decode(answer.token_ids)
         else:
-            assert answer.token_ids == tokens
-            assert answer.text == text
+            assert (answer.token_ids, answer.text) == (tokens, text)
             assert list(answer.finish) == finish
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+def assert_found(driven: Driven, answers: dict[str, Answer]) -> None:
+    """Prompts are found as far as whole pages, in exact mode whole chunks; counters agree."""
+    case, stats = driven.case, driven.engine.stats()
+    for request in case.requests:
+        found = answers[request.request_id].outputs[-1].cached_tokens
+        assert found < len(request.prompt_ids) and found % case.config.page_size == 0
+        assert not case.config.exact or found % case.config.prefill_chunk == 0
+    if not case.config.enable_prefix_caching:
+        assert stats.prefix_cache_queries == stats.prefix_cache_hits == 0
+    elif not case.cancel_at:
+        assert stats.prefix_cache_queries == stats.prompt_tokens
+        assert stats.prefix_cache_hits == sum(a.outputs[-1].cached_tokens for a in answers.values())
+        if stats.num_preemptions == 0:
+            assert prefilled(driven.engine) == stats.prompt_tokens - stats.prefix_cache_hits
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(traffic())
-def test_accepted_counts_add_up_to_the_tokens_generated(case: dict[str, Any]) -> None:
-    """A token comes from a prefill or from a round of accepted + 1; the last round may be cut."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        engine = simulated_engine(monkeypatch, case["config"], eos=EOS, tokenizer=TOKENIZER)
-        answers = drive(engine, case["requests"], arrival_gap=case["arrival_gap"])
-    stats, k = engine.stats(), case["config"].num_speculative_tokens
-    for request in case["requests"]:
-        answer = answers[request.request_id]
-        assert all(0 <= count <= k for count in answer.accepted)
-        from_rounds = sum(count + 1 for count in answer.accepted)
-        cut = 0 if answer.finish[0] == "length" else (answer.accepted or [0])[-1]
-        if not request.sampling.stop:
-            prefills = len(answer.token_ids) - from_rounds + cut
-            assert prefills >= 1
-            if stats.num_preemptions == 0 or case["config"].exact:
-                assert prefills - cut <= 1
-    assert stats.num_accepted_tokens == sum(sum(a.accepted) for a in answers.values())
-    assert stats.num_accepted_tokens == sum(stats.num_accepted_per_pos)
-    assert stats.num_accepted_tokens <= stats.num_draft_tokens <= k * stats.num_drafts
-    assert list(stats.num_accepted_per_pos) == sorted(stats.num_accepted_per_pos, reverse=True)
-    assert stats.prompt_tokens == sum(len(r.prompt_ids) for r in case["requests"])
+def test_every_answer_is_the_plain_one_and_every_page_comes_back(case: Case) -> None:
+    """Whatever else runs, arrives late, is cancelled, is preempted or begins alike."""
+    with pytest.MonkeyPatch.context() as patch:
+        driven = Driven(case, patch)
+        answers = driven.run(case.arrival_gap)
+    assert_plain(case, answers)
+    assert_found(driven, answers)
+    driven.assert_idle()
+    driven.assert_copy_finds_the_same()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, met: set[str]) -> None:
+    """Note the states that an engine is in while pages are on their way."""
+    go_on, cancel = Scheduler.go_on_with_copies, Engine.cancel
+
+    def watched(scheduler: Scheduler) -> None:
+        go_on(scheduler)
+        loading = sum(s.status is Status.LOADING for s in scheduler.admitted)
+        if loading == scheduler.config.max_num_seqs > 1:
+            met.add("all of several slots")
+        if loading and scheduler.leaves_slots_idle:
+            met.add("a part of what is asked for")
+
+    def watched_cancel(engine: Engine, request_id: str) -> None:
+        sequence = engine._sequences.get(request_id)
+        if sequence is not None and sequence.status is Status.LOADING:
+            met.add("one that is cancelled")
+        cancel(engine, request_id)
+
+    monkeypatch.setattr(Scheduler, "go_on_with_copies", watched)
+    monkeypatch.setattr(Engine, "cancel", watched_cancel)
+
+
+def test_host_memory_changes_no_answer_and_every_load_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same traffic twice, the second time all at once, with copies of any speed."""
+    met: set[str] = set()
+    watch(monkeypatch, met)
+
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    @given(traffic(st.integers(1, 40)))
+    def holds(case: Case) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            driven = Driven(case, patch)
+            for arrival_gap in (case.arrival_gap, 0):
+                assert_plain(case, driven.run(arrival_gap))
+                driven.assert_idle()
+            driven.assert_copy_finds_the_same()
+
+    holds()
+    assert met == LOADS
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(traffic(st.integers(1, 40)), st.integers(1, 60))
+def test_a_directory_changes_no_answer_and_is_found_by_the_next_engine(
+    tmp_path_factory: pytest.TempPathFactory, case: Case, files: int
+) -> None:
+    """The same traffic twice, with a restart between."""
+    kept = {"kv_offloading_dir": str(tmp_path_factory.mktemp("pages"))}
+    room = {"kv_offloading_dir_bytes": files * 2 * SIZE}
+    case = replace(case, config=replace(case.config, **kept, **room))
+    for before in ("nothing", "pages that no event has described"):
+        with pytest.MonkeyPatch.context() as patch:
+            driven = Driven(case, patch)
+            assert_plain(case, driven.run(case.arrival_gap))
+        driven.assert_idle()
+        if before == "nothing":
+            driven.assert_copy_finds_the_same()
+        driven.engine.close()
 
 
 @pytest.mark.parametrize("with_draft", [False, True])

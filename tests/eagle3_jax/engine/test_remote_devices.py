@@ -1,4 +1,4 @@
-"""An engine without devices drives one that has them: answers are those of the latter alone."""
+"""Engines in several processes: one drives another's devices, or follows its plans bit for bit."""
 
 import queue
 import threading
@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from driving import Answer, drive, sizes
 from spelling_tokenizer import EOS, SpellingTokenizer
+from sweeps import sweep
 from tiny import VOCAB
 from traffic import drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs.processes.call import CallFormat, ProgramCall
 from eagle3_jax.engine.programs.processes.questions import Asked
 from eagle3_jax.engine.programs.processes.remote import Built, RemoteProfiler
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -66,7 +69,7 @@ class OtherThread:
         self._thread.join(ANSWER_S)
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=sweep(CONFIGS, ["host memory"]))
 def driven(
     request: pytest.FixtureRequest, target: KimiTarget, draft: Eagle3Draft
 ) -> Iterator[tuple[Engine, Engine, OtherThread]]:
@@ -122,3 +125,58 @@ def test_a_trace_is_of_the_process_with_devices(
     profiler.stop_trace()
     devices.stop()
     assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+class Recorder:
+    """A peer that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+
+    def await_compiled(self) -> None: ...
+
+    def send(self, message: bytes) -> None:
+        self.messages.append(message)
+
+
+@pytest.fixture(scope="module")
+def engines(target: KimiTarget, draft: Eagle3Draft) -> Iterator[tuple[Engine, Recorder, Engine]]:
+    """One that leads, what it sends, and one that follows."""
+    recorder = Recorder()
+    leading = Engine(target, draft, sizes(3), peers=recorder, **SHARED)
+    assert leading.grammars, "llguidance makes the halves of a round"
+    yield leading, recorder, Engine(target, draft, sizes(3), **SHARED)
+
+
+def test_a_follower_reaches_the_state_of_its_leader_bit_for_bit(
+    engines: tuple[Engine, Recorder, Engine],
+) -> None:
+    leading, recorder, following = engines
+    plain = Request("plain", [3, 1, 4], SamplingParams(temperature=0.0))
+    drive(leading, [plain, *asked_for()], arrival_gap=3)
+    following.follow(recorder.messages)
+    kinds = {program.kind.removeprefix("argmax ") for program in leading._runner.executor.compiled}
+    assert kinds >= {"prefill", "round", "propose", "verify"}
+    states = leading._runner.executor.state, following._runner.executor.state
+    for ours, theirs in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_plan_is_its_program_and_the_bytes_of_its_inputs(
+    engines: tuple[Engine, Recorder, Engine],
+) -> None:
+    executor = engines[0]._runner.executor
+    format = CallFormat(executor.programs, executor.input_shapes)
+    for program in executor.programs:
+        shapes = executor.input_shapes(program)
+        inputs = jax.tree.map(lambda s: np.full(s.shape, 1, s.dtype), shapes)
+        message = format.encode(ProgramCall(program, inputs))
+        nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs))
+        assert len(message) == 2 + nbytes
+        decoded = format.decode(message)
+        assert decoded.program == program
+        jax.tree.map(np.testing.assert_array_equal, decoded.inputs, inputs)
+        with pytest.raises(ValueError, match=f"takes {2 + nbytes} bytes, got {3 + nbytes}"):
+            format.decode(message + b"x")
+    with pytest.raises(ValueError, match=r"names program 513 of"):
+        format.decode(b"\x01\x02")

@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 from driving import Answer, drive
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from simulated_device import VOCAB, SimulatedRunner, plain_answer, simulated_engine
+from simulated_device import VOCAB, prefilled, simulated_engine
 
-from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
@@ -24,80 +22,10 @@ def request(name: str, prompt: list[int], max_tokens: int = 12) -> Request:
     return Request(name, prompt, SamplingParams(max_tokens=max_tokens, seed=1))
 
 
-def prefilled(engine: Engine) -> int:
-    """Tokens that went through prefill programs."""
-    runner: Any = engine._runner
-    assert isinstance(runner, SimulatedRunner)
-    return runner.prefilled
-
-
 def cached(answer: Answer) -> int:
     """The prompt tokens found in the cache, as every output of an answer says."""
     (count,) = {output.cached_tokens for output in answer.outputs}
     return count
-
-
-@st.composite
-def traffic(draw: st.DrawFn) -> dict[str, Any]:
-    """Prompts of a common stem's beginning and a tail, some twice; pages scarce or plenty."""
-    tails = st.lists(st.integers(0, VOCAB - 1), max_size=4)
-    stems = st.sampled_from([STEM, STEM[:9] + STEM[::-1], [1] * 20])
-    prompts = [
-        draw(stems)[: draw(st.integers(1, 17))] + draw(tails)
-        for _ in range(draw(st.integers(1, 5)))
-    ]
-    prompts += draw(st.lists(st.sampled_from(prompts), max_size=3))
-    max_model_len, page_size = draw(st.integers(22, 40)), draw(st.sampled_from([1, 2, 3, 4, 8]))
-    pages_per_seq = -(-max_model_len // page_size)
-    config = EngineConfig(
-        num_speculative_tokens=draw(st.integers(0, 4)),
-        max_model_len=max_model_len,
-        max_num_seqs=draw(st.integers(1, 4)),
-        page_size=page_size,
-        num_pages=1 + pages_per_seq + draw(st.integers(0, 2 * pages_per_seq)),
-        prefill_chunk=draw(st.integers(1, 8)),
-        exact=draw(st.booleans()),
-        enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
-    )
-    names = st.sampled_from([f"{i}" for i in range(len(prompts))])
-    return {
-        "requests": [
-            Request(f"{i}", p, SamplingParams(max_tokens=draw(st.integers(1, 20)), seed=i % 3))
-            for i, p in enumerate(prompts)
-        ],
-        "config": config,
-        "with_draft": draw(st.booleans()),
-        "arrival_gap": draw(st.integers(0, 4)),
-        "cancel_at": draw(st.dictionaries(names, st.integers(0, 12), max_size=2)),
-    }
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(traffic())
-def test_shared_pages_change_no_answer_and_no_page_is_lost(case: dict[str, Any]) -> None:
-    config: EngineConfig = case["config"]
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        engine = simulated_engine(monkeypatch, config, with_draft=case["with_draft"])
-        answers = drive(
-            engine, case["requests"], arrival_gap=case["arrival_gap"], cancel_at=case["cancel_at"]
-        )
-    stats, unit = engine.stats(), config.page_size
-    assert stats.free_pages == stats.total_pages
-    for request in case["requests"]:
-        answer = answers[request.request_id]
-        tokens, *_ = plain_answer(request, config)
-        assert answer.token_ids == tokens[: len(answer.token_ids)]
-        assert answer.finish[0] == "abort" or answer.token_ids == tokens
-        found = answer.outputs[-1].cached_tokens
-        assert found < len(request.prompt_ids) and found % unit == 0
-        assert not config.exact or found % config.prefill_chunk == 0
-    if not config.enable_prefix_caching:
-        assert stats.prefix_cache_queries == stats.prefix_cache_hits == 0
-    elif not case["cancel_at"]:
-        assert stats.prefix_cache_queries == stats.prompt_tokens
-        assert stats.prefix_cache_hits == sum(a.outputs[-1].cached_tokens for a in answers.values())
-        if stats.num_preemptions == 0:
-            assert prefilled(engine) == stats.prompt_tokens - stats.prefix_cache_hits
 
 
 @pytest.mark.parametrize(
@@ -184,13 +112,6 @@ def test_idle_pages_go_before_a_sequence_is_preempted(monkeypatch: pytest.Monkey
     found = {n: cached(drive(engine, [request(n, prompts[n], 1)])[n]) for n in ("a", "c", "b")}
     assert found["a"] == found["c"] == 16 > found["b"]
     assert engine.stats().num_preemptions == 0
-
-
-def test_nothing_is_shared_when_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = simulated_engine(monkeypatch, replace(CONFIG, enable_prefix_caching=False))
-    for name in "ab":
-        assert cached(drive(engine, [request(name, STEM)])[name]) == 0
-    assert prefilled(engine) == 2 * len(STEM)
 
 
 @pytest.mark.parametrize(("failure", "found"), [(NOT_FINITE, 0), (NO_CANDIDATE, 12)])

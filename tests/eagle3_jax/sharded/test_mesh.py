@@ -1,13 +1,24 @@
-"""Models on 8 forced host devices: what a mesh refuses, and sums that equal one device's."""
+"""Models and collectives on 8 forced host devices: what a mesh refuses, and sums that equal one
+device's."""
 
+from functools import partial
+from itertools import product
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from wide_pair import DRAFTS, FORMATS, minimax_of_two_kv_heads, wide_target
+from driving import sizes
+from host_devices import AXES, on_devices
+from setups import pair_on_replicas
+from sweeps import sweep
+from wide_pair import DRAFTS, FORMATS, wide_target
 
 from eagle3_jax import draft_forward, forward
+from eagle3_jax.collectives import Axis, all_max, all_sum, all_true, first_column, gather_pairs
+from eagle3_jax.engine import Engine
+from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.mesh import check_units, make_mesh, mesh_axes, shard
 from pallas_kernels import QuantFormat
@@ -15,42 +26,22 @@ from pallas_kernels import QuantFormat
 IDS = np.random.default_rng(0).integers(0, 96, (2, 7))
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("devices", "by_expert"), [(8, False), (8, True)])
-def test_a_pair_on_a_mesh_computes_what_it_does_on_one_device(
-    format: str, devices: int, by_expert: bool
-) -> None:
-    target, mesh = wide_target(format), make_mesh(devices, enable_expert_parallel=by_expert)
+@pytest.mark.parametrize(
+    ("format", "by_expert"),
+    sweep(product(FORMATS, (False, True)), [("mxfp4", False), ("float32", True)]),
+)
+def test_a_pair_on_a_mesh_computes_what_it_does_on_one_device(format: str, by_expert: bool) -> None:
+    target, mesh = wide_target(format), make_mesh(8, enable_expert_parallel=by_expert)
     draft = DRAFTS["latent" if by_expert else "grouped"](target)
     alone = forward(target, IDS)
     drafted = draft_forward(draft, IDS, alone.aux_hidden)
     shard(target, mesh)
     shard(draft, mesh)
     split = forward(target, IDS)
-    assert len(split.logits.sharding.device_set) == devices
+    assert len(split.logits.sharding.device_set) == 8
     assert not split.logits.sharding.is_fully_replicated
     np.testing.assert_allclose(split.logits, alone.logits, atol=2e-5)
     np.testing.assert_allclose(split.aux_hidden, alone.aux_hidden, atol=2e-5)
-    for ours, theirs in zip(draft_forward(draft, IDS, alone.aux_hidden), drafted, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
-
-
-@pytest.mark.parametrize(("devices", "by_expert"), [(4, False), (8, True)])
-def test_devices_that_share_a_kv_head_compute_what_one_device_does(
-    devices: int, by_expert: bool
-) -> None:
-    target = minimax_of_two_kv_heads()
-    draft, mesh = (
-        DRAFTS["of two KV heads"](target),
-        make_mesh(devices, enable_expert_parallel=by_expert),
-    )
-    alone = forward(target, IDS)
-    drafted = draft_forward(draft, IDS, alone.aux_hidden)
-    shard(target, mesh)
-    shard(draft, mesh)
-    attention: Any = target.layers[0].self_attn
-    assert attention.k_proj.split == (None, None)
-    np.testing.assert_allclose(forward(target, IDS).logits, alone.logits, atol=2e-5)
     for ours, theirs in zip(draft_forward(draft, IDS, alone.aux_hidden), drafted, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
@@ -122,3 +113,43 @@ def test_a_mesh_wants_enough_devices_of_one_kind() -> None:
 def test_axes_that_share_devices_collide() -> None:
     with pytest.raises(ValueError, match=r"collide"):
         mesh_axes(("heads", "mlp"))
+
+
+def test_a_mesh_of_other_replicas_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"data_parallel_size 4 needs a mesh .* this has 2"):
+        Engine(*pair_on_replicas(2, 1), sizes(3, data_parallel_size=4))
+    with pytest.raises(ValueError, match="data_parallel_size 2 needs a mesh"):
+        Engine(wide_target(), None, sizes(3, data_parallel_size=2))
+    with pytest.raises(ValueError, match="need data_parallel_size 1; got 2"):
+        Engine(*pair_on_replicas(2, 1), sizes(3, data_parallel_size=2), kv_events=KVEventLog())
+
+
+PARTS = np.random.default_rng(0).integers(-4, 5, (8, 3, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (all_sum, PARTS.sum(0)),
+        (all_max, PARTS.max(0)),
+        (lambda x, axis: all_true(x > -4, axis), (PARTS > -4).all(0)),
+    ],
+)
+def test_reductions_give_every_device_the_whole(function: Any, expected: np.ndarray) -> None:
+    copies = on_devices(8, lambda part: function(part[0], AXES), split=(0,))(jnp.asarray(PARTS))
+    for copy in np.asarray(copies):
+        np.testing.assert_array_equal(copy, expected)
+
+
+def test_pairs_come_in_the_order_of_the_columns_bit_for_bit() -> None:
+    scores = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
+    scores[0, :4] = np.nan, -np.inf, -0.0, 1e-45
+
+    def pairs(part: jax.Array, axis: Axis) -> tuple[jax.Array, jax.Array]:
+        ids = first_column(part.shape[-1], axis) + jnp.arange(part.shape[-1])
+        return gather_pairs(part, jnp.broadcast_to(ids, part.shape), axis)
+
+    found = on_devices(8, partial(pairs, axis=AXES), split=(1,))(jnp.asarray(scores))
+    for copies, whole in zip(found, pairs(jnp.asarray(scores), None), strict=True):
+        for copy in np.asarray(copies):
+            np.testing.assert_array_equal(copy.view(np.int32), np.asarray(whole).view(np.int32))

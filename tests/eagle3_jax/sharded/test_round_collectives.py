@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from driving import sizes
+from sweeps import sweep
 from tiny import latent_draft, tiny_draft, tiny_target
 from wide_pair import (
     DRAFTS,
@@ -76,7 +77,7 @@ def of_the_round(
     return collectives(program.as_text())
 
 
-@pytest.mark.parametrize("by_expert", [False, True])
+@pytest.mark.parametrize("by_expert", sweep([False, True], [True]))
 def test_a_layer_adds_two_sums_and_nothing_gathers_logits_or_weights(by_expert: bool) -> None:
     fewer, more = of_a_round(2, by_expert), of_a_round(3, by_expert)
     wide = [c for c in more if c.shape[-1:] == (WIDE_TARGET.hidden_size,)]
@@ -90,14 +91,12 @@ def test_a_layer_adds_two_sums_and_nothing_gathers_logits_or_weights(by_expert: 
     assert max(c.nbytes for c in others) <= ROWS * 8 * 15 * 4
 
 
-@pytest.mark.parametrize("parts", [2, 8])
+@pytest.mark.parametrize("parts", sweep([2, 8], [2]))
 def test_divided_contexts_add_queries_and_shares_and_nothing_as_large_as_a_context(
-    parts: int, pytestconfig: pytest.Config
+    parts: int,
 ) -> None:
     """Each pass over latents gathers both halves of its queries, and exchanges shares once, which
     on CPUs is an array for each device."""
-    if parts == 8 and not pytestconfig.getoption("long"):
-        pytest.skip("part of the long form")
     whole, divided = (of_a_round(2, False, latent=True, parts=n) for n in (1, parts))
     passes = 2 + K  # Of the target's layers, and of the draft's.
     kinds, before = (Counter(c.kind for c in found) for found in (divided, whole))

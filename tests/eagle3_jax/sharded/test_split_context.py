@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_devices import AXES, on_devices
+from sweeps import sweep
 
 from eagle3_jax.cache import KVPool, PageView, SplitPool, view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.layers import split_context
+from eagle3_jax.layers.split_context import local_positions
 from pallas_kernels import PagedKV
 from pallas_kernels.paged.rows import scatter_rows
 
@@ -92,7 +94,7 @@ def test_rows_at_any_border_see_what_one_device_would_show_them(parts: int) -> N
     np.testing.assert_allclose(attended(parts), expected(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", sweep([2, 4], [4]))
 def test_so_do_rows_of_a_prompt_whose_context_is_gathered_in_chunks(
     parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,11 +120,6 @@ def test_so_do_those_of_a_device_that_goes_through_a_whole_context_in_chunks(
     np.testing.assert_allclose(found, expected(), rtol=0, atol=1e-5)
 
 
-def one_less_on_one_device(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
-    own = RIGHT_PART(pages, pool, axis)
-    return replace(own, positions=own.positions - (jax.lax.axis_index(axis) == 2))
-
-
 def one_more_on_one_device(pages: PageView, pool: KVPool, axis: Axis) -> PageView:
     own = RIGHT_PART(pages, pool, axis)
     return replace(own, positions=own.positions + (jax.lax.axis_index(axis) == 2))
@@ -140,7 +137,6 @@ RIGHT_PART = split_context.own_part
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("own_part", one_less_on_one_device),
         ("own_part", one_more_on_one_device),
         ("share_values", without_weights),
     ],
@@ -152,3 +148,23 @@ def test_a_wrong_position_and_a_merge_without_weights_are_noticed(
     monkeypatch.setattr(split_context, name, wrong)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         np.testing.assert_allclose(attended(4), expected(), rtol=0, atol=1e-3)
+
+
+LAST = 2**31 - 2
+POSITIONS = np.unique(
+    np.concatenate([np.arange(600), np.random.default_rng(0).integers(0, LAST, 4000), [LAST]])
+)
+
+
+@pytest.mark.parametrize("part_size", [1, 3, 16, 64])
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_every_visible_slot_is_held_by_one_device(part_size: int, parts: int) -> None:
+    positions = jnp.asarray(POSITIONS, jnp.int32)
+    seen = np.stack(
+        [np.asarray(local_positions(positions, part_size, parts, d)) for d in range(parts)]
+    ).astype(np.int64)
+    assert np.array_equal((seen + 1).sum(0), POSITIONS + 1)
+    # The last of all lies where it is written: behind what its device holds of earlier pages.
+    page, offset = np.divmod(POSITIONS, part_size * parts)
+    owner, place = np.divmod(offset, part_size)
+    assert np.array_equal(seen[owner, np.arange(len(owner))], page * part_size + place)

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from host_devices import AXES, on_devices
 from sampling_rows import sampling_rows
+from slot_rows import decoding_rows
+from sweeps import sweep
 
 from eagle3_jax.collectives import Axis, all_columns
 from eagle3_jax.sampling.logprobs import sampled_logprobs
@@ -34,7 +36,6 @@ from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
 from eagle3_jax.speculative.tree.propose import child_log_probs
 from eagle3_jax.speculative.verify import verify
@@ -44,7 +45,6 @@ BATCH, ROWS, VOCAB = 40, 3, 104
 """13 columns on each of 8 devices: fewer than logprobs, no power of two, no multiple of a word."""
 LOGITS = 2
 """The dimension along which logits are split."""
-DEVICES = pytest.mark.parametrize("devices", [2, 8])
 
 
 def split_and_whole(
@@ -94,7 +94,7 @@ def broken(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(bad), jnp.asarray(barred)
 
 
-@DEVICES
+@pytest.mark.parametrize("devices", sweep([2, 8], [8]))
 def test_tokens_scores_and_distributions_are_those_of_the_whole_vocabulary(devices: int) -> None:
     def decide(axis: Axis, logits: jax.Array, barred: jax.Array, *rest: Any) -> Any:
         positions, rows = rest
@@ -162,25 +162,9 @@ def token_controls(rng: np.random.Generator) -> LogitControls:
     )
 
 
-def slot_rows(rows: SamplingRows) -> SlotRows:
-    """Rows at length 10 with room enough."""
-    zeros = jnp.zeros((BATCH, ROWS), jnp.int32)
-    return SlotRows(
-        seq_lens=zeros[:, 0] + 10,
-        max_lens=zeros[:, 0] + 99,
-        num_drafts=zeros[:, 0] + ROWS - 1,
-        verified_tokens=zeros,
-        num_accepted=zeros[:, 0],
-        aux_hidden=jnp.zeros((BATCH, ROWS, 1)),
-        finished=zeros[:, 0] > 0,
-        pause_id=zeros[:, 0] + NO_PAUSE,
-        options=rows,
-    )
-
-
 @pytest.mark.parametrize(
     ("devices", "draft_split", "reduced"),
-    [(2, True, True), (8, False, True), (8, True, False)],
+    sweep([(2, True, True), (8, False, True), (8, True, False)], [(2, True, True)]),
 )
 def test_drafts_are_drawn_and_verified_as_on_one_device(
     devices: int, draft_split: bool, reduced: bool
@@ -199,11 +183,17 @@ def test_drafts_are_drawn_and_verified_as_on_one_device(
         return (drafts.ids, decided), all_columns(drawn[1], axis)
 
     logits, _, rows = rng_rows(3)
+    at = np.full(BATCH, 10)
     rng = np.random.default_rng(4)
     ids = np.sort(rng.choice(VOCAB, 40, replace=False)) if reduced else np.arange(VOCAB)
     proposed = logits[:, :-1, ids] + jnp.asarray(rng.normal(size=(BATCH, 1, 1)), jnp.float32)
     noise = rng.normal(size=proposed.shape) * 0.7
-    inputs = logits, proposed + jnp.asarray(noise, jnp.float32), jnp.asarray(ids), slot_rows(rows)
+    inputs = (
+        logits,
+        proposed + jnp.asarray(noise, jnp.float32),
+        jnp.asarray(ids),
+        decoding_rows(rows, at, at + 89, ROWS - 1),
+    )
     split = (LOGITS, LOGITS, 0, None) if draft_split else (LOGITS, None, None, None)
     found, expected = split_and_whole(decide, devices, split, *inputs)
     assert_same(found[0], expected[0])

@@ -9,34 +9,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lab import one_row
+from slot_rows import decoding_rows
 
 from eagle3_jax.sampling.noise import Stream, uniform
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE, sample
 from eagle3_jax.speculative import rejection
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.rejection import verify_by_rejection
-from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
+from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic
 
 VOCAB, SEQ_LEN, LAST_UNIFORM = 4, 10, 1 - 2.0**-24
+VERIFY = jax.jit(verify_by_rejection)
+FORCE = jax.jit(verify_synthetic, static_argnums=3)
 
 
 def rows(batch: int, k: int, num_drafts: Any = None, **options: Any) -> SlotRows:
     """Rows at length SEQ_LEN with room enough, row i of seed i."""
-    zeros = jnp.zeros((batch, k + 1), jnp.int32)
     repeated: Any = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options))
     seeds = jnp.stack([jnp.arange(batch), jnp.zeros(batch, int)], axis=1).astype(jnp.uint32)
-    return SlotRows(
-        seq_lens=zeros[:, 0] + SEQ_LEN,
-        max_lens=zeros[:, 0] + 99,
-        num_drafts=zeros[:, 0] + k if num_drafts is None else jnp.asarray(num_drafts, jnp.int32),
-        verified_tokens=zeros,
-        num_accepted=zeros[:, 0],
-        aux_hidden=jnp.zeros((batch, k + 1, 1)),
-        finished=zeros[:, 0] > 0,
-        pause_id=zeros[:, 0] + NO_PAUSE,
-        options=replace(repeated, seed=seeds),
-    )
+    at = np.full(batch, SEQ_LEN)
+    made = decoding_rows(replace(repeated, seed=seeds), at, at + 89, k)
+    wanted = made.num_drafts if num_drafts is None else jnp.asarray(num_drafts, jnp.int32)
+    return replace(made, num_drafts=wanted)
 
 
 def one_draft(p: list[float], q: list[float], draft: int, batch: int) -> tuple[jax.Array, Drafts]:
@@ -72,7 +67,7 @@ def test_a_draft_is_accepted_iff_u_is_below_p_over_q(
 def test_where_nothing_is_left_of_p_the_token_comes_from_p() -> None:
     distribution = [0.5, 0.5, 0.0, 0.0]
     inputs = one_draft(distribution, distribution, 2, batch=4000)
-    result = jax.jit(verify_by_rejection)(*inputs, rows(4000, 1, temperature=1.0))
+    result = VERIFY(*inputs, rows(4000, 1, temperature=1.0))
     assert not np.asarray(result.num_accepted).any()
     share = np.bincount(np.asarray(result.token_ids)[:, 0], minlength=VOCAB) / 4000
     np.testing.assert_allclose(share, distribution, atol=4 * np.sqrt(0.25 / 4000))
@@ -85,8 +80,8 @@ def test_without_valid_drafts_a_row_is_plain_decoding_token_for_token() -> None:
     distribution = jnp.full((batch, k, VOCAB), 1 / VOCAB)
     state = rows(batch, k, num_drafts=[0] * batch, temperature=1.0)
     drafts = Drafts(jnp.zeros((batch, k), jnp.int32), distribution)
-    result = jax.jit(verify_by_rejection)(logits, drafts, state)
-    plain = sample(logits[:, :1], jnp.full((batch, 1), SEQ_LEN + 1), state.options)
+    result = VERIFY(logits, drafts, state)
+    plain = jax.jit(sample)(logits[:, :1], jnp.full((batch, 1), SEQ_LEN + 1), state.options)
     np.testing.assert_array_equal(result.token_ids[:, :1], plain)
     assert not np.asarray(result.num_accepted).any()
 
@@ -99,10 +94,10 @@ def test_a_row_that_cannot_choose_accepts_nothing_and_says_why(
     logits, drafts = one_draft([0.5, 0.5, 0, 0], [1, 0, 0, 0], 0, batch=2)
     logits = logits.at[0].set(bad)
     batch = rows(2, 1, temperature=temperature)
-    result = jax.jit(verify_by_rejection)(logits, drafts, batch)
+    result = VERIFY(logits, drafts, batch)
     assert int(result.num_accepted[0]) == 0 and int(result.token_ids[0, 0]) == code
     assert bool(result.finished[0]) and int(result.token_ids[1, 0]) >= 0
-    forced = verify_synthetic(logits, drafts.ids, batch, (1.0,))
+    forced = FORCE(logits, drafts.ids, batch, (1.0,))
     assert int(forced.num_accepted[0]) == 0 and int(forced.token_ids[0, 0]) == code
     assert int(forced.num_accepted[1]) == 1
 
@@ -121,7 +116,7 @@ def test_synthetic_rates_are_those_of_whole_prefixes_and_the_target_goes_on() ->
     batch, rates = 6000, (0.9, 0.9, 0.3)
     logits = jnp.zeros((batch, 4, VOCAB)).at[:, :, 3].set(9.0)
     drafts = jnp.tile(jnp.array([[0, 1, 2]], jnp.int32), (batch, 1))
-    result = jax.jit(partial(verify_synthetic, rates=rates))(logits, drafts, rows(batch, 3))
+    result = FORCE(logits, drafts, rows(batch, 3), rates)
     accepted = np.asarray(result.num_accepted)
     for i, rate in enumerate(rates):
         assert abs((accepted > i).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / batch)
@@ -135,8 +130,8 @@ def test_synthetic_acceptance_keeps_what_ends_or_bars_a_token() -> None:
     logits = jnp.zeros((2, 4, VOCAB)).at[1, 1, 1].set(-jnp.inf)
     drafts = jnp.tile(jnp.array([[0, 1, 2]], jnp.int32), (2, 1))
     state = rows(2, 3, num_drafts=[3, 3], stop_ids=[1])
-    result = verify_synthetic(logits, drafts, state, (1.0, 1.0, 1.0))
+    result = FORCE(logits, drafts, state, (1.0, 1.0, 1.0))
     assert result.num_accepted.tolist() == [3, 1]
     assert bool(result.finished[0])
-    short = verify_synthetic(logits, drafts, rows(2, 3, num_drafts=[1, 0]), (1.0, 1.0, 1.0))
+    short = FORCE(logits, drafts, rows(2, 3, num_drafts=[1, 0]), (1.0, 1.0, 1.0))
     assert short.num_accepted.tolist() == [1, 0]

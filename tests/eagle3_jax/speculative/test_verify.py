@@ -7,33 +7,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from lab import one_row
+from slot_rows import decoding_rows
 
-from eagle3_jax.sampling.sampler import sample
-from eagle3_jax.speculative.state import NO_PAUSE, SlotRows
-from eagle3_jax.speculative.verify import num_valid_drafts, verify
+from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.verify import verify
 
 VOCAB, K, SEQ_LEN = 3, 2, 10
 VERIFY = jax.jit(verify)
-SAMPLE = jax.jit(sample)
 
 
 def rows(max_lens: Any, num_drafts: Any, **options: Any) -> SlotRows:
     """Rows at length SEQ_LEN."""
     batch = len(max_lens)
-    zeros = jnp.zeros((batch, K + 1), jnp.int32)
-    return SlotRows(
-        seq_lens=jnp.full((batch,), SEQ_LEN, jnp.int32),
-        max_lens=jnp.asarray(max_lens, jnp.int32),
-        num_drafts=jnp.asarray(num_drafts, jnp.int32),
-        verified_tokens=zeros,
-        num_accepted=zeros[:, 0],
-        aux_hidden=jnp.zeros((batch, K + 1, 1)),
-        finished=zeros[:, 0] > 0,
-        pause_id=zeros[:, 0] + NO_PAUSE,
-        options=jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options)),
-    )
+    repeated = jax.tree.map(lambda x: jnp.repeat(x, batch, axis=0), one_row(**options))
+    made = decoding_rows(repeated, np.full(batch, SEQ_LEN), max_lens, K)
+    return replace(made, num_drafts=jnp.asarray(num_drafts, jnp.int32))
 
 
 def decide(
@@ -66,19 +55,6 @@ def test_every_case_of_a_tiny_vocabulary() -> None:
     np.testing.assert_array_equal(result.finished, [finished for _, finished in expected])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-def test_each_row_is_sampled_as_plain_decoding_would(temperature: float) -> None:
-    """Row j is the token at SEQ_LEN + 1 + j, whatever the drafts."""
-    rng = np.random.default_rng(0)
-    logits = jnp.asarray(rng.normal(size=(8, K + 1, 50)), jnp.float32)
-    batch = rows([99] * 8, [K] * 8, temperature=temperature, seed=5)
-    result = VERIFY(logits, jnp.asarray(rng.integers(0, 50, (8, K)), jnp.int32), batch)
-    for j in range(K + 1):
-        positions = jnp.full((8, 1), SEQ_LEN + 1 + j)
-        alone = SAMPLE(logits[:, j : j + 1], positions, batch.options)
-        np.testing.assert_array_equal(result.token_ids[:, j], alone[:, 0])
-
-
 def test_stop_ids_wait_for_the_least_length_at_every_row() -> None:
     logits = jnp.zeros((1, K + 1, VOCAB)).at[:, :, 1].set(5.0)
     # Positions 11, 12, 13 are sampled; the stop id is barred below 13.
@@ -86,12 +62,6 @@ def test_stop_ids_wait_for_the_least_length_at_every_row() -> None:
     result = VERIFY(logits, jnp.zeros((1, K), jnp.int32), batch)
     np.testing.assert_array_equal(result.token_ids, [[0, 0, 1]])
     assert bool(result.finished[0])
-
-
-def test_drafts_are_as_many_as_wanted_and_as_there_is_room_for() -> None:
-    room = np.arange(1, 7)
-    valid = num_valid_drafts(rows(SEQ_LEN + 1 + room, [4] * 6))
-    np.testing.assert_array_equal(valid, [0, 1, 2, 3, 4, 4])
 
 
 def test_behind_its_mark_a_row_pauses_as_if_the_next_draft_were_wrong() -> None:

@@ -16,11 +16,10 @@ from eagle3_jax.training.packing import PackedBatch, Sample
 CHUNK, SAMPLES = 256, 10
 
 
-def test_a_long_row_teaches_what_its_samples_teach_in_rows_of_their_own(
-    request: pytest.FixtureRequest,
-) -> None:
-    """1,280 tokens; with --long 20,480."""
-    size = 2048 if request.config.getoption("long") else 128
+@pytest.mark.long
+def test_a_long_row_teaches_what_its_samples_teach_in_rows_of_their_own() -> None:
+    """20,480 tokens."""
+    size = 2048
     rng = np.random.default_rng(0)
     ids = [rng.integers(0, VOCAB, size).tolist() for _ in range(SAMPLES)]
     samples = [Sample(tokens, [i > 2 for i in range(size)]) for tokens in ids]
@@ -46,5 +45,4 @@ def test_a_long_row_teaches_what_its_samples_teach_in_rows_of_their_own(
     apart, _ = loss_and_gradients(next(packed_batches(samples, SAMPLES, size)))
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(apart), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-3)
-    if request.config.getoption("long"):
-        assert bytes_of_whole < (SAMPLES * size) ** 2, "a quarter of float32 scores of one head"
+    assert bytes_of_whole < (SAMPLES * size) ** 2, "a quarter of float32 scores of one head"

@@ -26,10 +26,10 @@ def losses(step, state, batches) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("config", "steps"), sweep([(DRAFT, 50), (LATENT_DRAFT, 10)], [(DRAFT, 50)])
+    ("config", "steps"), sweep([(DRAFT, 10), (DRAFT, 50), (LATENT_DRAFT, 10)], [(DRAFT, 10)])
 )
 def test_four_devices_learn_what_one_does(config: DraftConfig, steps: int) -> None:
-    """Two replicas of two devices: loss within 1e-5 over 50 steps, and of an MLA draft over 10."""
+    """Two replicas of two devices; the loss is within 1e-5 at every step."""
     batches = [random_batch(i % 5, rows=4) for i in range(steps)]
     target = tiny_target()
     one = tiny_draft(target, config=config)
@@ -57,7 +57,7 @@ def test_four_devices_learn_what_one_does(config: DraftConfig, steps: int) -> No
 
 
 def test_four_parts_of_a_batch_make_the_update_of_the_whole() -> None:
-    target, batches = tiny_target(), [random_batch(i, rows=8) for i in range(6)]
+    target, batches = tiny_target(), [random_batch(i, rows=8) for i in range(4)]
     assert len({float(np.sum(rows)) for rows in batches[0].wanted}) > 1, "parts differ"
     whole = training(target, tiny_draft(target), RECIPE, rate=1e-3)
     parts = training(target, tiny_draft(target), RECIPE, rate=1e-3, accumulate=4)

@@ -15,9 +15,6 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.divergence import (
     DIVERGENCES,
-    cross_entropy,
-    likelihood_of_acceptance,
-    total_variation,
 )
 from eagle3_jax.training.draft import (
     DraftRecipe,
@@ -85,29 +82,6 @@ def test_segments_do_not_see_each_other(draft: Eagle3Draft) -> None:
         np.testing.assert_allclose(packed[step][:, 8 + step :], alone[step][:, step:], atol=1e-5)
 
 
-def test_what_is_compared_is_the_targets_distribution_two_tokens_on(
-    target: Target, draft: Eagle3Draft
-) -> None:
-    """The loss of one step, from logits of a pass without packing, chunks or blocks."""
-    batch = random_batch(3, rows=1)
-    features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)
-    batch_loss = nnx.jit(draft_loss, static_argnames="recipe")
-    recipe, total = DraftRecipe(num_steps=1), jnp.sum(taught_rows(batch.wanted))
-    found, _ = batch_loss(draft, Teacher(target), batch, features, recipe=recipe, total=total)
-    losses, ids = [], np.asarray(draft.target_ids)
-    for segment in range(1, batch.segments.max() + 1):
-        (mine,) = np.nonzero(batch.segments[0] == segment)
-        tokens = jnp.asarray(batch.token_ids[:1, mine])
-        out = forward(target, tokens, aux_layer_ids=draft.config.aux_layer_ids)
-        probs = jax.nn.softmax(out.logits[0], axis=-1)[:, ids]
-        logits, _ = draft_forward(draft, tokens[:, 1:], out.aux_hidden[:, :-1])
-        log_q = jax.nn.log_softmax(logits[0], axis=-1)
-        # The token at i + 2 is drafted in row i; the first three of a sample are not wanted.
-        rows = [i for i in range(len(mine) - 2) if i + 1 > 2]
-        losses += [-float(jnp.sum(probs[i + 1] * log_q[i])) for i in rows]
-    assert float(found) == pytest.approx(np.mean(losses), abs=1e-4)
-
-
 def test_only_the_targets_choices_among_the_drafts_ids_count_as_agreement(
     target: Target, draft: Eagle3Draft
 ) -> None:
@@ -117,16 +91,6 @@ def test_only_the_targets_choices_among_the_drafts_ids_count_as_agreement(
     for best, logits in zip(taught.best[0], target.logits(hidden)[0], strict=True):
         choice = int(jnp.argmax(logits))
         assert int(best) == (ids.index(choice) if choice in ids else -1)
-
-
-def test_losses_agree_with_the_chance_of_a_common_choice() -> None:
-    probs = jnp.asarray([[0.5, 0.3, 0.1], [0.0, 0.6, 0.4]])  # a tenth lies outside the first
-    log_q = jnp.log(jnp.asarray([[0.2, 0.7, 0.1], [1e-9, 0.6, 0.4]]))
-    np.testing.assert_allclose(total_variation(probs, log_q), [1 - 0.6, 0.0], atol=1e-6)
-    entropy = cross_entropy(probs, log_q)
-    mixed = likelihood_of_acceptance(probs, log_q)
-    share = np.exp([-3 * 0.6, -3.0])
-    np.testing.assert_allclose(mixed, share * entropy + (1 - share) * [0.4, 0.0], atol=1e-5)
 
 
 def test_the_commonest_ids_make_the_draft_vocabulary() -> None:
@@ -150,6 +114,7 @@ def test_loss_falls_and_the_shared_embedding_stays(target: Target, loss: str) ->
     assert 1 <= float(history[-1].accept_length) <= 4
 
 
+@pytest.mark.long
 def test_bfloat16_computes_and_float32_learns() -> None:
     """Losses are near those of float32; parameters and the optimizer's memory stay float32."""
     found = []
@@ -170,6 +135,7 @@ def test_bfloat16_computes_and_float32_learns() -> None:
     assert found[1][-1] < found[1][0] - 0.1
 
 
+@pytest.mark.long
 def test_what_is_kept_for_backward_changes_no_gradient(target: Target, draft: Eagle3Draft) -> None:
     batch = random_batch(0)
     features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)

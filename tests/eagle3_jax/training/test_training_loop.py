@@ -49,14 +49,6 @@ def assert_same(a: object, b: object) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_resumed_run_gives_the_uninterrupted_state(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", 6)
-    run(tmp_path / "parts", 4)
-    parts = run(tmp_path / "parts", 6)
-    assert parts.step == 6
-    assert_same(whole.state, parts.state)
-
-
 class Interrupted:
     """Batches, and Ctrl-C in place of the fourth."""
 

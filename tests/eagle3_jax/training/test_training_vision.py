@@ -25,7 +25,6 @@ from eagle3_jax.training.target_pass import target_pass
 from eagle3_jax.training.vision import (
     PictureBatch,
     SightedModels,
-    scaled_to_inputs,
     vision_step,
     with_pictures,
 )
@@ -77,28 +76,16 @@ def test_the_training_pass_is_the_pass_that_answers(monkeypatch: pytest.MonkeyPa
     assert np.abs(blind - served).max() > 0.01
 
 
-def test_what_is_drawn_has_the_deviation_of_its_inputs() -> None:
-    block = scaled_to_inputs(nnx.state(models()[1]))["vision_tower"]["encoder"]["blocks"][0]
-    for layer, inputs in (
-        (block["wqkv"], 16),
-        (block["mlp"]["fc0"], 16),
-        (block["mlp"]["fc1"], 24),
-    ):
-        deviation = np.std(layer["kernel"].get_value())
-        np.testing.assert_allclose(deviation, inputs**-0.5, rtol=0.15)
-
-
 def test_weights_decay_and_biases_do_not() -> None:
-    params = jax.tree.map(jnp.ones_like, nnx.state(models()[1]))
+    params = {name: jnp.ones((2, 2)) for name in ("kernel", "key_bias")} | {"scale": jnp.ones(2)}
     optimizer = adamw(1e-2, 10, warmup=1)
     state = TrainState(params, optimizer.init(params))
     for _ in range(3):
         nothing = jax.tree.map(jnp.zeros_like, params)
         updates, moments = optimizer.update(nothing, state.opt_state, state.params)
         state = TrainState(optax.apply_updates(state.params, updates), moments)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
-        name = jax.tree_util.keystr(path)
-        assert bool((leaf < 1).all()) == (leaf.ndim > 1 and "bias" not in name), name
+    decayed = {name for name, leaf in state.params.items() if (leaf < 1).all()}
+    assert decayed == {"kernel"}
 
 
 def test_a_step_moves_every_parameter_and_lowers_the_loss() -> None:

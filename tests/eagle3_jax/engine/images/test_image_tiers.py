@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from driving import drive, sizes
+from sweeps import sweep
 from tiny import TARGET, latent_draft, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn, image, seeing_target, tiny_vision, with_images
 
-from eagle3_jax import encode_images, forward
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.page_tiers import NO_TOKENS, TokensByTier
 from eagle3_jax.mesh import make_mesh, shard
@@ -43,15 +42,6 @@ def told(engine: Engine, request: Request) -> tuple[list[int], list[int], Tokens
     answer = drive(engine, [request])["r"]
     # Behind these rounds it depends on what the host has read whether there is room for drafts.
     return answer.token_ids, answer.accepted[:3], answer.outputs[-1].cached
-
-
-def test_the_two_images_give_other_logits() -> None:
-    """So that pages of the wrong one would be seen."""
-    shown = [asked(STEM, item, TAIL) for item in (SEEN, OTHER)]
-    features = [encode_images(tiny_vision(), [request.images[0].item]) for request in shown]
-    ids = np.array([shown[0].prompt_ids])
-    one, other = (forward(seeing_target(), ids, image_features=f).logits[0, -1] for f in features)
-    assert float(abs(one - other).max()) > 0.1
 
 
 def push_down(engine: Engine) -> None:
@@ -86,16 +76,8 @@ MAKERS: dict[str, Any] = {
 }
 
 
-SHORT = {"host": ("MHA sees",), "disk": (DIVIDED_EXACTLY,)}
-"""Of each tier the makers that are tried without --long."""
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-def test_the_hosts_memory_keeps_pages_by_their_images(
-    maker: str, request: pytest.FixtureRequest
-) -> None:
-    if maker not in SHORT["host"] and not request.config.getoption("long"):
-        pytest.skip("with --long")
+@pytest.mark.parametrize("maker", sweep(MAKERS, ["MHA sees"]))
+def test_the_hosts_memory_keeps_pages_by_their_images(maker: str) -> None:
     engine = MAKERS[maker](kv_offloading_bytes=ROOM)
     fresh = told(engine, asked(STEM, SEEN, TAIL, salt="a"))
     first = told(engine, asked(STEM, SEEN, TAIL))
@@ -111,12 +93,8 @@ def test_the_hosts_memory_keeps_pages_by_their_images(
     assert told(engine, asked(STEM, [PAD] * 12, TAIL))[2] == TokensByTier(host=BEFORE)
 
 
-@pytest.mark.parametrize("maker", ["MHA", DIVIDED_EXACTLY])
-def test_a_restarted_engine_finds_pages_by_their_images(
-    maker: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if maker not in SHORT["disk"] and not request.config.getoption("long"):
-        pytest.skip("with --long")
+@pytest.mark.parametrize("maker", sweep(["MHA", DIVIDED_EXACTLY], ["MHA"]))
+def test_a_restarted_engine_finds_pages_by_their_images(maker: str, tmp_path: Path) -> None:
     kept: dict[str, Any] = {
         "kv_offloading_bytes": ROOM,
         "kv_offloading_dir": str(tmp_path),
