@@ -13,7 +13,7 @@ CUDA := .venv-cuda/bin
 CUDA_NEWEST := .venv-cuda-newest/bin
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
-INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable tools --editable
+INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
 # The last line of a proof: it passed on this commit.
 PASSED := $(PYTHON) tests/proof_record.py passed
 
@@ -228,46 +228,46 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
-	$(BIN)/$(INSTALL) .
+	$(BIN)/$(INSTALL) . --editable tools
 	touch $@
 
 .venv/installed-test: pyproject.toml tools/pyproject.toml constraints.txt | .venv/bin/pip
-	$(BIN)/$(INSTALL) '.[test]'
+	$(BIN)/$(INSTALL) '.[test]' --editable tools
 	touch .venv/installed $@
 
 .venv/installed-page-check: .venv/installed-test
-	$(BIN)/$(INSTALL) '.[page-check]'
+	$(BIN)/$(INSTALL) '.[page-check]' --editable tools
 	touch $@
 
 .venv/installed-docs: .venv/installed
-	$(BIN)/$(INSTALL) '.[docs]'
+	$(BIN)/$(INSTALL) '.[docs]' --editable tools
 	touch $@
 
 .venv/installed-fuzz: .venv/installed-test
-	$(BIN)/$(INSTALL) '.[fuzz]'
+	$(BIN)/$(INSTALL) '.[fuzz]' --editable tools
 	touch $@
 
 .venv-rocm/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
-	$(ROCM)/$(INSTALL) '.[rocm-check]'
+	$(ROCM)/$(INSTALL) '.[rocm-check]' --editable tools
 	touch $@
 
 .venv-cuda/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-cuda
-	$(CUDA)/$(INSTALL) '.[cuda-check]'
+	$(CUDA)/$(INSTALL) '.[cuda-check]' --editable tools
 	touch $@
 
 .venv-ray/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/$(INSTALL) '.[ray-test]'
+	.venv-ray/bin/$(INSTALL) '.[ray-test]' --editable tools
 	touch $@
 
 # Without its torchvision and torchaudio, which nothing here imports.
 .venv-peer/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peer
-	.venv-peer/bin/$(INSTALL) '.[test]'
+	.venv-peer/bin/$(INSTALL) '.[test]' --editable tools
 	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
 	touch $@
 
@@ -275,5 +275,5 @@ clean:
 	@[ -n "$(CUDA_PYTHON)" ] || \
 		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
 	$(CUDA_PYTHON) -m venv .venv-cuda-newest
-	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable tools --editable '.[cuda-check]'
+	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]' --editable tools
 	touch $@
