@@ -11,7 +11,7 @@ import pytest
 from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 from eagle3_tools.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
 from eagle3_tools.kernel_model.named import named
-from eagle3_tools.kernel_model.predict import Call, Prediction, predict
+from eagle3_tools.kernel_model.predict import Call, Prediction, predict, resident_programs
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded, write_record
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
@@ -47,6 +47,24 @@ def test_enough_bytes_in_flight_keep_memory_busy_and_half_of_them_do_not() -> No
     assert half.in_flight == pytest.approx(MI355X.needed / 2)
 
 
+def test_programs_that_do_not_fit_come_one_after_another() -> None:
+    """Registers for one program a unit; one more than there are units takes a second round."""
+    facts = kernel(50.0)
+    one = run(facts)
+    assert one.resident == 1 and one.rounds == 1
+    twice = replace(facts, grid=(2 * MI355X.units, 1, 1))
+    assert run(twice).rounds == 2
+    assert run(twice).seconds == pytest.approx(one.seconds), "of half as many steps each"
+    more = replace(facts, grid=(MI355X.units + 1, 1, 1), loops=fixed(facts, 100))
+    assert run(more).seconds == pytest.approx(
+        2 * run(replace(facts, loops=fixed(facts, 100))).seconds
+    )
+
+
+def fixed(facts: KernelFacts, trips: int) -> tuple[LoopFacts, ...]:
+    return tuple(replace(loop, trips=trips) for loop in facts.loops)
+
+
 @pytest.mark.parametrize(
     ("work", "limit"),
     [({name: 10**7}, limit) for name, limit in UNITS.items()],
@@ -54,6 +72,62 @@ def test_enough_bytes_in_flight_keep_memory_busy_and_half_of_them_do_not() -> No
 def test_the_unit_with_most_work_is_the_limit(work: dict[str, int], limit: str) -> None:
     found = run(kernel(1.0, **work))
     assert found.limit == limit and found.seconds > run(kernel(1.0)).seconds
+
+
+def test_residency_is_that_of_registers_waves_and_local_memory() -> None:
+    facts = kernel()
+    for registers, lds, expected in (
+        *((512, 0, 1), (256, 0, 2), (249, 0, 2), (128, 0, 4), (16, 0, 8)),
+        *((16, 160 * 1024, 1), (16, 64 * 1024, 2), (512, 1024, 1)),
+    ):
+        assert resident_programs(replace(facts, registers=registers, lds=lds), MI355X) == expected
+
+
+def test_an_array_that_all_programs_read_is_not_read_from_memory_each_time() -> None:
+    facts = kernel(0.01)
+    (loop,) = facts.loops
+    rows = Load(1, 16, STEP)
+    both = replace(loop, work=replace(loop.work, loads=(*loop.work.loads, rows)))
+    shared = replace(facts, loops=(both,), arrays={**facts.arrays, 1: STEP * 100})
+    assert run(shared).seconds == pytest.approx(run(facts).seconds)
+
+
+def test_alternatives_over_two_arrays_take_as_long_as_one_over_both() -> None:
+    facts = kernel(3.0)
+    (loop,) = facts.loops
+    parts = tuple(
+        replace(loop, trips=100, work=replace(loop.work, loads=(Load(array, 16, STEP),)))
+        for array in (0, 1)
+    )
+    split = replace(facts, loops=parts, arrays={0: WEIGHTS * 3 // 4, 1: WEIGHTS // 4})
+    assert run(split).seconds == pytest.approx(run(facts).seconds)
+
+
+def twice(work: Work) -> Work:
+    """Two trips as one."""
+    return replace(
+        work,
+        loads=tuple(replace(load, nbytes=2 * load.nbytes) for load in work.loads),
+        chain=Chain(*(2 * part for part in asdict(work.chain).values())),
+        **{name: 2 * getattr(work, name) for name in ("matrix", "vector", "lds", "memory")},
+    )
+
+
+@pytest.mark.parametrize("tokens", ["minimax.attention@tp4 q4", "draft_mha.attention@tp4 q1"])
+def test_of_two_loops_over_one_array_the_one_without_masks_reads_it(tokens: str) -> None:
+    """As recorded of attention, on MI325X: masks are vector instructions. Neither how long its
+    trips take nor how much they read says which loop it is."""
+    attend = recorded("gfx942")[f"gqa_decode {tokens}_8.5k_page64"].kernels[0]
+    plain, masked = sorted(attend.loops, key=lambda loop: loop.work.vector)
+    slow = replace(masked, work=replace(masked.work, chain=Chain(1e5, 1e5, 1.0)))
+    gpu = BY_ARCH["gfx942"]
+    found = run(attend, gpu)
+    assert run(replace(attend, loops=(slow, plain)), gpu).steps == pytest.approx(found.steps)
+    double = replace(plain, work=twice(plain.work))
+    for loops in ((double, masked), (masked, double)):
+        other = run(replace(attend, loops=loops), gpu)
+        assert other.steps == pytest.approx((found.steps - 1) / 2 + 1)
+        assert other.seconds == pytest.approx(found.seconds, rel=0.01)
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
