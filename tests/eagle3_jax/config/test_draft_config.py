@@ -95,7 +95,7 @@ def test_draft_options_that_would_change_the_arithmetic_are_refused(name: str, v
     """At either level; test_config_fields has the options that targets refuse too."""
     for fields in ({name: value}, {"eagle_config": {name: value}}):
         with pytest.raises(ValueError, match=name):
-            read_draft(**fields)
+            read_draft(61, **fields)
 
 
 def test_a_published_draft_with_latent_attention() -> None:

@@ -56,6 +56,15 @@ def test_a_round_touches_its_own_pages_and_scratch_alone(lab: Lab) -> None:
             np.testing.assert_array_equal(old[[1, 2, 4]], new[[1, 2, 4]])
 
 
+def test_rows_past_the_valid_drafts_are_not_written(target: Target, draft: Eagle3Draft) -> None:
+    """They repeat the last valid position, whose row stays that of its own token."""
+    lab = Lab(target, draft, sizes(K))
+    tokens = [*PROMPTS[1], *lab.prefill(1, PROMPTS[1], one_row(), num_drafts=0)[:1]]
+    lab.round([1])
+    expected, _ = true_rows(lab, tokens)
+    np.testing.assert_allclose(lab.target_rows(1, len(tokens)), expected, rtol=1e-3, atol=1e-4)
+
+
 def test_a_finished_row_commits_nothing_and_changes_nothing(lab: Lab) -> None:
     ended = np.array([False, True, False, True, True])
     lab.edit(lambda s: replace(s, slots=replace(s.slots, finished=jnp.asarray(ended))))
@@ -69,7 +78,7 @@ def test_a_finished_row_commits_nothing_and_changes_nothing(lab: Lab) -> None:
         np.testing.assert_array_equal(old[kept], new[kept])
 
 
-@pytest.mark.parametrize("room", [1, 2, 4, 7])
+@pytest.mark.parametrize("room", range(1, 8))
 def test_no_token_passes_the_length_limit(
     lab: Lab, target: Target, draft: Eagle3Draft, room: int
 ) -> None:
