@@ -18,6 +18,8 @@ from pallas_kernels.dispatch import prefer
 from pallas_kernels.self_check.quick import FLAGS
 from serve.pair.program_cache import VARIABLE as CACHE
 
+pytest_plugins = ["lost_workers"]
+
 # Sharded tests need 8 devices. Other tests run on the first: a program for one device has the same
 # bits and time beside seven idle devices (they share threads), so one process serves both.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -68,17 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set XLA flags and the program cache before the first program, for child processes too.
 
     GPU code is compiled as for users, because its registers are judged. SIGINT is reset because
     child processes must not ignore Ctrl-C, as they do if pytest does (a shell's background job).
     """
-    if hasattr(config.option, "maxworkerrestart"):
-        # xdist gives a new worker what is left of a lost one's group. If that is one test, the new
-        # worker waits for ever for the test after it.
-        config.option.maxworkerrestart = "0"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not any(map(config.getoption, ("long", "optimise", "rocm", "cuda"))):
