@@ -212,7 +212,6 @@ TWO = Setup(2, False, "latent", "float32", True)
 SMALL = {"page_size": 2, "num_pages": 60}
 FEW = [
     tiny("chain", sizes(K)),
-    tiny("tree", sizes(K, **TREE)),
     tiny("reduced draft", sizes(6, page_size=2, num_pages=60), "reduced"),
     tiny(
         "any order of k",
@@ -238,11 +237,11 @@ FEW = [
     ),
     of_config("minimax", MINIMAX, tiny_draft),
     of_setup("divided contexts", LATENT, divided(4)),
-    sharing_heads("shared heads of 2 parts, exact", divided(2, exact=True)),
     replicas("2 replicas, exact", 2, 1, "latent", exact=True),
     seeing("seeing, draft too, 2 devices", 2, sizes(K, mm_draft_embedding="target")),
 ]
 SWEEP = [
+    tiny("tree", sizes(K, **TREE)),
     tiny("k = 1", sizes(1, page_size=16, num_pages=9)),
     tiny("k = 6", sizes(6, **SMALL)),
     tiny("exact", sizes(K, exact=True)),
@@ -268,6 +267,7 @@ SWEEP = [
     of_setup("2 parts, float8", TWO, divided(2, **FLOAT8)),
     of_setup("4 parts, grouped, float8", GROUPED, divided(4, **FLOAT8)),
     sharing_heads("shared heads", divided(1)),
+    sharing_heads("shared heads of 2 parts, exact", divided(2, exact=True)),
     sharing_heads("shared heads, exact", divided(1, exact=True)),
     sharing_heads("shared heads of 2 parts by experts", divided(2), by_expert=True),
     sharing_heads("shared heads of 2 parts, float8", divided(2, **FLOAT8)),
