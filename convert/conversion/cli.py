@@ -19,92 +19,6 @@ from convert.hub.flags import source_of
 
 if TYPE_CHECKING:
     from convert.store.manifest import Manifest
-from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import replace
-from pathlib import Path
-
-from convert.conversion.conversion import Conversion
-from convert.conversion.dry_run import TensorLine
-from convert.published.weights import Weight
-from convert.store.manifest import Manifest
-from convert.text.tokenizer import load_tokenizer
-from eagle3_jax.mesh import DATA, RULES
-from eagle3_jax.models.eagle3 import Eagle3Draft
-
-NAMED = 3
-"""Maximum number of tensors that an error names."""
-
-
-def check_finite(manifest: Manifest, allowed: bool, partial: Path) -> list[str]:
-    """Return warnings about NaN or infinite weights; ValueError unless they are allowed."""
-    names = [name for parameter in manifest.parameters for name in parameter.nonfinite]
-    if not names:
-        return []
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    found = f"{len(names)} tensors hold NaN or infinities: {', '.join(names[:NAMED])}{more}"
-    if allowed:
-        return [f"warning: {found}"]
-    raise ValueError(
-        f"{found}; repeat the command with --allow-nonfinite to keep them, or delete {partial}"
-    )
-
-
-def check_tokenizer(conversion: Conversion) -> list[str]:
-    """Return notes on a target's tokenizer; ValueError if it is empty or damaged."""
-    directory = conversion.planned.published.directory
-    if isinstance(conversion.model, Eagle3Draft):
-        return []
-    try:
-        load_tokenizer(directory)
-    except FileNotFoundError:
-        return [f"note: {directory} has no tokenizer; eagle3-serve and eagle3-generate need one"]
-    except ValueError as error:
-        raise ValueError(f"{error}; replace it, or remove it to convert without one") from error
-    return []
-
-
-MESH_AXES = {
-    axis: next(name for name in axes if name != DATA)
-    for axis, axes in RULES.items()
-    if axes and axis != "expert_mlp"
-}
-"""Logical axis of a parameter -> mesh axis. Other axes are not split, nor are single experts: the
-plan's mesh has no replicas, so it distributes whole experts."""
-NOT_STORED = "checked against the values, not stored"
-
-
-def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
-    """Yield a line for every tensor: its rule, and its parameter or the reason to skip it."""
-    plan, variables = conversion.planned.plan, conversion.variables
-    filled: defaultdict[str, list[str]] = defaultdict(list)
-    for path, sources in plan.sources.items():
-        for source in sources:
-            filled[source.weight.name].append(path)
-    for weight in conversion.planned.published.weights:
-        for part, tensor in weight.parts.items():
-            format = weight.form.weights if weight.form else tensor.dtype
-            line = TensorLine(tensor.name, plan.rules[weight.name].name, format, tensor.nbytes)
-            paths = _stored_as(weight, part, filled[weight.name], variables)
-            if paths:
-                first = variables[paths[0]]
-                axes = tuple(map(MESH_AXES.get, first.get_metadata().get("axes", ())))
-                shape = first.get_value().shape
-                yield replace(line, path=" and ".join(paths), shape=shape, axes=axes)
-            else:
-                yield replace(line, skipped_reason=plan.dropped.get(weight.name, NOT_STORED))
-
-
-def _stored_as(
-    weight: Weight, part: str, paths: list[str], variables: Collection[str]
-) -> list[str]:
-    """Return the parameters that one tensor of a weight fills."""
-    if weight.form is None or all(path in variables for path in paths):
-        return paths
-    if part == weight.form.main:
-        return [f"{path}.values" for path in paths]
-    return [f"{path}.scale" for path in paths if part.startswith("weight_scale")]
-
 
 PROG = "eagle3-convert"
 FILE_WIDTH = 140
@@ -141,6 +55,7 @@ def _run(flags: Namespace) -> int:
 
 def _convert(flags: Namespace) -> int:
     from convert.conversion.conversion import open_conversion
+    from convert.conversion.suspect import check_finite, check_tokenizer
     from convert.store.arch import for_arch
     from convert.store.partial import partial_directory, refuse_existing
     from convert.store.writer import write_store
@@ -178,6 +93,7 @@ def _convert(flags: Namespace) -> int:
 def _dry_run(flags: Namespace) -> int:
     from convert.conversion.conversion import open_conversion
     from convert.conversion.dry_run import print_plan, print_summary
+    from convert.conversion.plan_lines import plan_lines
 
     conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
     _say(*conversion.notes)

@@ -113,7 +113,7 @@ def test_a_compilation_in_service_is_noticed(world: World) -> None:
 
 
 def compile_anew() -> None:
-    jax.jit(lambda x: x + 41)(1.0)
+    jax.jit(lambda x: x + 41)(jax.device_put(1.0))
 
 
 def first_mask_everywhere(matcher: Any, masks: Any, drafts: list[int]) -> list[int]:

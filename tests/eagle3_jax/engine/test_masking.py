@@ -14,7 +14,8 @@ from driving import Answer, drive, sizes
 from simulated_device import VOCAB, next_token, simulated_engine
 
 from eagle3_jax.engine import GRAMMAR_FAILED, Engine, Request
-from eagle3_jax.engine.grammars import interface, masking
+from eagle3_jax.engine import engine as engine_module
+from eagle3_jax.engine.grammars import masking
 from eagle3_jax.engine.grammars.interface import GrammarFailedError, reject_from
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
@@ -78,7 +79,7 @@ def assert_plain(answers: dict[str, Answer]) -> None:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(interface, "load_grammars", lambda *_: object())
+    monkeypatch.setattr(engine_module, "load_grammars", lambda *_: object())
     monkeypatch.setattr(masking, "WAIT_S", NO_MASK_YET)
     return simulated_engine(monkeypatch, sizes(3))
 

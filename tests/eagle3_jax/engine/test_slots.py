@@ -133,8 +133,8 @@ def test_a_prompt_that_runs_again_is_exported_once() -> None:
     assert pool.free == pool.total and not tier._holds.total()
 
 
-@pytest.mark.parametrize(("least", "found"), [(None, 2), (7, 2), (8, 2), (9, 0)])
-def test_pages_are_loaded_from_the_least_number_of_tokens_on(least: int | None, found: int) -> None:
+@pytest.mark.parametrize(("least", "found"), [(1, 2), (7, 2), (8, 2), (9, 0)])
+def test_pages_are_loaded_from_the_least_number_of_tokens_on(least: int, found: int) -> None:
     config = EngineConfig(page_size=4, kv_offloading_least_tokens=least)
     tier = HostTier(Copies(), 4)
     prefixes = PrefixCache(PagePool(9, has_tier=True), config, tier)
