@@ -101,6 +101,18 @@ def test_returning_a_page_twice_is_noticed() -> None:
         pool.give_back(pages)
 
 
+def test_a_page_that_is_shared_again_is_not_evicted() -> None:
+    pool = PagePool(3)
+    pages = pool.take(1)
+    assert pages is not None
+    pool.publish(pages[0], b"a")
+    pool.give_back(pages)
+    assert pool.share([b"a"]) == pages
+    assert pool.free == 1 and pool.take(2) is None
+    assert pool.take(1) not in (None, pages)
+    assert pool.count_known([b"a"]) == 1
+
+
 def test_a_chain_is_evicted_from_its_end() -> None:
     pool, chain = PagePool(4), [b"a", b"b", b"c"]
     pages = pool.take(3)
