@@ -135,7 +135,7 @@ prove-training: .venv/installed-test
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@
 
-# What needs XLA's ROCm compiler or AMD's tables; the emulator's cases and its pair are in `make test`.
+# What needs XLA's ROCm compiler or AMD's tables; the emulator's cases are in `make test`.
 EMULATED := $(addprefix tests/amdgpu/test_,cases.py rounding.py small_pair.py)
 ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu $(addprefix --ignore=,$(EMULATED))
 

@@ -27,18 +27,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
 """XLA flags that cut compilation, most of the time of tests, to a quarter."""
 
-LARGEST_GROUPS = {
-    "engine",
-    "speculative",
-    "worlds",
-    "clients",
-    "hosts",
-    "kv_transfer",
-    "train",
-    "demo",
-}
-"""Folders whose groups start first, so that no worker is left alone with one at the end."""
-
 MOST_YOUNG = 20_000
 """Objects allocated between two garbage collections; more would leave too much garbage."""
 
@@ -111,7 +99,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
-    items.sort(key=lambda item: not LARGEST_GROUPS.intersection(item.path.parts))
 
 
 def group_of(path: Path) -> str:

@@ -14,7 +14,7 @@ RANDOM += ("--random-output-len", str(OUTPUT), "--num-prompts", str(PROMPTS))
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 HERE = Path(__file__).parent
 USERS, LOCUST_REQUESTS = 4, 48
-"""As the locustfile has them: importing it would patch this process."""
+"""A copy of the locustfile's values, since importing that file would patch this process."""
 
 
 def vllm(flags: Sequence[str], server: Server) -> list[str]:

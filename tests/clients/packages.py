@@ -6,8 +6,7 @@ from pathlib import Path
 from clients.client import Client, Counts, Server
 
 DEFAULT_MODEL = "gpt-5.6-luna"
-"""What openai-agents asks for, with its settings, where nobody names a model; the server has this
-name beside its own."""
+"""Model that openai-agents asks for by default, with its settings; the server has this name too."""
 SCRIPTS = Path(__file__).with_name("protocols")
 
 

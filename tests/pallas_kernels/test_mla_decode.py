@@ -1,4 +1,4 @@
-"""What single operations of paged attention do besides attending: roundings, tiles, epilogues."""
+"""Rounding, tiles and epilogues of single operations of paged attention."""
 
 from dataclasses import replace
 from itertools import product

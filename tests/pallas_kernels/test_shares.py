@@ -85,7 +85,7 @@ def share_of(case: Case, implementation: str) -> NDArray[Any]:
 
 
 def join(case: Case, shares: Any, implementation: str, group: int = 0) -> NDArray[Any]:
-    """What a group's own device makes of the parts of its heads."""
+    """Join the partial attention of a group's heads, as its own device does."""
     if case.kind == "gqa":
         return np.asarray(compiled(join_shares)(jnp.asarray(shares)))
     return np.asarray(
@@ -143,7 +143,7 @@ def test_parts_of_a_context_joined_are_the_whole_context(
 def test_a_context_that_is_not_cut_leaves_its_share_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a batch that fills the GPU does; of the last sequence one device holds nothing."""
+    """Use a batch that fills the GPU; one device holds nothing of the last sequence."""
     case = make_case("mla", [700, 67, 5])
     cut, whole = in_parts(case, 2, "pallas"), undivided(case)
     monkeypatch.setattr(f"{__name__}.compiled", compiled_anew)

@@ -1,4 +1,4 @@
-"""What the types of a client's package say: the fields there are, and the values of a field."""
+"""Fields and their values, read from the types of a client's package."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints

@@ -1,4 +1,4 @@
-"""What clients of a protocol are asked to do, and how they report it.
+"""Steps of a protocol client, and its report.
 
 Runs in the client's own environment: nothing of ours is imported. argv: the server's address, and
 the file to write.

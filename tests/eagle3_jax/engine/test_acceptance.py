@@ -52,7 +52,7 @@ Rows = dict[str, list[tuple[int, int, int]]]
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Rows:
-    """What the simulated device does for each row of its rounds, in order."""
+    """The simulated device's result for each row of its rounds, in order."""
     runner: Any = engine._runner
     assert isinstance(runner, SimulatedRunner)
     advance, rows = runner._advance, defaultdict(list)

@@ -1,4 +1,4 @@
-"""Which implementation of an operation a program has, and what follows from it."""
+"""Choice of an operation's implementation in a program, and its consequences."""
 
 import inspect
 import logging
@@ -133,6 +133,6 @@ def logits_of(kind: ProgramKind, kernels: str) -> set[str]:
     ("kind", "writes"), [(ProgramKind.ARGMAX_ROUND, False), (ProgramKind.ROUND, True)]
 )
 def test_only_the_lean_round_writes_the_targets_logits(kind: ProgramKind, writes: bool) -> None:
-    """As lowered, before XLA could take any away. The kernels are interpreted, and written out."""
+    """Return the lowered program, before XLA optimises it. Interpreted kernels are inlined."""
     found = logits_of(kind, "pallas")
     assert found == ({"4x4x"} if writes else set())

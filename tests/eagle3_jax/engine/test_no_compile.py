@@ -22,7 +22,7 @@ K = 3
 
 
 WARMED: list[tuple[str, int, int]] = []
-"""What the engine's warmup has said."""
+"""Messages of the engine's warm-up."""
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def test_requests_on_a_kept_connection_each_have_the_whole_time(small: Served) -
 
 
 def test_the_last_place_in_the_queue_is_taken_and_only_then_it_is_full(serve) -> None:
-    """As one request of three choices or as three; it is open again once it empties."""
+    """Send one request of three choices or three requests; the queue reopens once it empties."""
     engine = FakeEngine()
     server: Served = serve(engine, operations=Operations(max_queued=3))
     one, three = ({"prompt": "a", "n": n, "max_tokens": 4} for n in (1, 3))
