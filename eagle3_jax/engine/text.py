@@ -114,10 +114,13 @@ class TextStream:
         return stop
 
     def _tokens_within(self, cut: int) -> int:
-        """Count the tokens that end by `cut`, plus one that spans it if the stop is included."""
+        """Count the tokens that end by `cut`, and those that span it if the stop is included.
+
+        Tokens that complete a character together have the same end.
+        """
         inside = bisect_right(self._ends, cut)
         spans = self._include_stop and (self._ends[inside - 1] if inside else 0) < cut
-        return inside + 1 if spans else inside
+        return bisect_right(self._ends, self._ends[inside]) if spans else inside
 
     def _held_back(self) -> int:
         """Return the length of the longest end of the text that begins a stop string."""

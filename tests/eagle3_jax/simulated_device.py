@@ -325,7 +325,8 @@ def plain_answer(
                 whole = sampling.include_stop_str_in_output
                 cut = start + len(found) * whole
                 kept = sum(length <= cut for length in lengths)
-                kept += whole and (lengths[kept - 1] if kept else 0) < cut
+                if whole and (lengths[kept - 1] if kept else 0) < cut:
+                    kept = sum(length <= lengths[kept] for length in lengths)
                 return answer[:kept], text[:cut], "stop", found
         if len(answer) == most:
             return answer, text, "length", None

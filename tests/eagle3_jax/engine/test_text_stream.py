@@ -112,6 +112,11 @@ def test_text_comes_when_it_is_settled(
         assert streamed.tokens == [(ID[b"c"],), (), (), ()]
 
 
+def test_an_included_stop_string_keeps_all_tokens_of_the_character_that_it_cuts() -> None:
+    ids = [ID[b"\xc3"], ID["中a".encode()]]
+    assert stream(ids, ["中"], include_stop=True) == ([(), tuple(ids)], ["", "\ufffd中"], "中")
+
+
 def test_a_stop_id_adds_its_token_but_no_text() -> None:
     text = TextStream(TOKENIZER, SamplingParams())
     text.push(ID[b"a"])
