@@ -124,20 +124,20 @@ prove-server: .venv/installed-fuzz
 
 # What is run when a GPU is lent for half an hour, on this CPU: with a crash, and killed at a random second.
 rehearse-gpu: .venv/installed-test
-	$(BIN)/python -m pytest tests/serve/bench/test_gpu_study.py tests/pallas_kernels/bench/test_short_lease.py --long
+	$(BIN)/python -m pytest tests/tools/bench/test_gpu_study.py tests/tools/kernel_bench/test_short_lease.py --long
 
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
-		tests/serve/plan/test_training_step.py \
+		tests/tools/plan/test_training_step.py \
 		$(addprefix tests/serve/train/test_,documented_commands.py features_command.py images.py several_processes.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases are in `make test`.
-EMULATED := $(addprefix tests/amdgpu/test_,cases.py rounding.py small_pair.py)
-ROCM_TESTS := tests/pallas_kernels/aot tests/amdgpu $(addprefix --ignore=,$(EMULATED))
+EMULATED := $(addprefix tests/tools/amdgpu/test_,cases.py rounding.py small_pair.py)
+ROCM_TESTS := tests/tools/aot tests/tools/amdgpu $(addprefix --ignore=,$(EMULATED))
 
 # A target that takes images.
 SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
@@ -184,7 +184,7 @@ cuda-check-short: .venv-cuda/installed
 	$(CUDA)/python -m eagle3_tools.aot --short
 
 cuda-tests: .venv-cuda/installed
-	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/pallas_kernels/aot
+	JAX_PLATFORMS=cpu $(CUDA)/python -m pytest --cuda tests/tools/aot
 
 # The clients people use, unmodified, against the demo server, from .venv-clients (about 17 GB).
 clients: .venv/installed-test

@@ -13,7 +13,10 @@ from typing import Any
 
 RECORD = Path("docs/benchmarks/proofs.json")
 ENGINE = ("eagle3_jax", "tests/eagle3_jax", "tests/proofs", "tests/worlds")
-KERNELS = ("pallas_kernels", "tests/pallas_kernels", "tools/eagle3_tools/amdgpu")
+KERNELS = (
+    *("pallas_kernels", "tests/pallas_kernels"),
+    *("tools/eagle3_tools/amdgpu", "tests/tools/amdgpu", "tests/tools/aot"),
+)
 COVERS: dict[str, tuple[str, ...]] = {
     "prove": (*ENGINE, "tests/equivalence"),
     "prove-images": ("eagle3_jax", "convert/images", "serve/images", "tests/proofs"),

@@ -3,31 +3,22 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
-from called_tools import MARKS, saying
+from called_tools import saying
 from fake_engine import FakeEngine
-from fake_server import Serve, Served, served, served_by
-from oracle_files import ORACLES
+from fake_server import Serve, Served, served_by
+from served_fixtures import fake, pair, serve, target_directory
 
-from convert.text.tiktoken_file import SpecialToken
 from eagle3_jax.engine import Request
 from eagle3_tools.bench.load.server_process import serving
-from serve.pair.loading import LoadedPair, build_engine, load_pair
+from serve.pair.loading import LoadedPair, build_engine
+
+__all__ = ["fake", "pair", "serve", "target_directory"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Starts servers over given engines; they end with the test."""
-    with ExitStack() as stack:
-        yield lambda engine, **options: stack.enter_context(served(engine, **options))
 
 
 @pytest.fixture
@@ -43,13 +34,6 @@ def say(serve: Serve) -> Serve:
     return start
 
 
-@pytest.fixture(scope="session")
-def fake() -> Iterator[Served]:
-    """One server for all tests that leave nothing behind."""
-    with served(FakeEngine(step_s=0.001)) as server:
-        yield server
-
-
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Requests that any fake engine is asked."""
@@ -62,26 +46,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(FakeEngine, "add", listen)
     return requests
-
-
-@pytest.fixture(scope="session")
-def target_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint as it is published: weights, tokenizer and chat template in one place."""
-    directory = tmp_path_factory.mktemp("target")
-    for part in ("kimi_bf16", "tokenizer"):
-        shutil.copytree(ORACLES / part, directory, dirs_exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
-def pair(target_directory: Path) -> LoadedPair:
-    """A tiny random pair, whose tokenizer has marks of tool calls in place of reserved tokens."""
-    pair = load_pair(target_directory, ORACLES / "draft_mha_bf16")
-    free = (t.token_id for t in pair.tokenizer.special_tokens if "reserved" in t.text)
-    named = zip(free, MARKS, strict=False)
-    marks = {token_id: SpecialToken(token_id, text, False) for token_id, text in named}
-    special = tuple(marks.get(t.token_id, t) for t in pair.tokenizer.special_tokens)
-    return replace(pair, tokenizer=replace(pair.tokenizer, special_tokens=special))
 
 
 @pytest.fixture(scope="session")
