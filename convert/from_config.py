@@ -21,9 +21,9 @@ from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from pallas_kernels import QuantFormat
-from pallas_kernels.quantized import ActivationFormat, WeightFormat
+from pallas_kernels.quantized import ActivationFormat
 
-_ACTIVATIONS: dict[WeightFormat, ActivationFormat] = {
+_ACTIVATIONS: dict[str, ActivationFormat] = {
     form.weights: form.published_activations
     for form in (FP8_CHANNEL, FP8_BLOCK, INT4_GROUP, MXFP4, W4A8)
 }

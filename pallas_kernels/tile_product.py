@@ -15,7 +15,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.triton import dot, launch, load, store
 
 

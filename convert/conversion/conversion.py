@@ -32,7 +32,8 @@ from convert.store.parameter import Parameter
 from convert.store.source import fingerprint
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.config.draft_layouts import draft_kind, flat_draft_config
-from eagle3_jax.layers.quantized import SCALE_DTYPES, VALUE_DTYPES, quantize_structure
+from eagle3_jax.layers.quantized import quantize_structure
+from pallas_kernels.quantized import WEIGHT_FORMATS
 
 ANY_TARGET_LAYERS = 10_000
 """Layer count that accepts any draft: a draft is shaped by the number of aux layers, not by their
@@ -86,12 +87,13 @@ class Conversion:
     def _dtype(self, path: str, abstract: np.dtype) -> np.dtype:
         kernel, _, which = path.rpartition(".")
         if form := self.planned.plan.forms.get(kernel):
+            stored = WEIGHT_FORMATS[form.weights]
             if which == "values":
-                return np.dtype(VALUE_DTYPES[form.weights])
-            if form.weights == "int4_group":
+                return np.dtype(stored.values_dtype)
+            if stored.rounded:
                 parts = self.planned.plan.sources[kernel][0].weight.parts
                 return DTYPES[parts["weight_scale"].dtype]
-            return np.dtype(SCALE_DTYPES.get(form.weights, jnp.float32))
+            return np.dtype(stored.scale_dtype)
         if not jnp.issubdtype(abstract, jnp.floating):
             return abstract
         return file_dtype(self.planned.plan.sources[path])

@@ -7,7 +7,7 @@ import numpy as np
 
 from convert.files.box import Box
 from convert.files.safetensors_files import TensorInfo, read_box
-from pallas_kernels.quantized import ActivationFormat, WeightFormat
+from pallas_kernels.quantized import ActivationFormat
 
 Parts = Mapping[str, TensorInfo]
 Shape = tuple[int, ...]
@@ -38,12 +38,12 @@ class Form:
     `parts` maps the last part of a tensor's name to its allowed dtypes; the first tensor holds the
     values. `optional` is the same for tensors that may be absent. `part_shapes` returns the allowed
     shapes of the other tensors, given out and in. `values` and `scale` read and rearrange, see
-    `pallas_kernels.quantized.array`. `published_activations` is the format that the scheme's
+    `pallas_kernels.quantized.formats`. `published_activations` is the format that the scheme's
     authors use.
     """
 
     label: str
-    weights: WeightFormat
+    weights: str
     published_activations: ActivationFormat
     parts: Mapping[str, tuple[str, ...]]
     part_shapes: Callable[[int, int], Mapping[str, tuple[Shape, ...]]]

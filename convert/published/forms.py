@@ -4,8 +4,8 @@ import numpy as np
 
 from convert.published.form import FLOAT_SCALES, Form, PartReader, Shape
 from convert.published.nibbles import Int4Order, flip_offset_binary, words_to_pairs
-from pallas_kernels import QuantFormat
-from pallas_kernels.quantized.array import GROUP
+from pallas_kernels.quantized import WEIGHT_FORMATS
+from pallas_kernels.quantized.formats import GROUP
 
 _FP8 = ("F8_E4M3",)
 _E8M0_NAN = 0xFF
@@ -50,7 +50,7 @@ FP8_BLOCK = Form(
     published_activations="fp8_group",
     parts={"weight": _FP8, "weight_scale_inv": ("F32",)},
     part_shapes=lambda *shape: {
-        "weight_scale_inv": (QuantFormat("fp8_block").scale_shape(*shape),)
+        "weight_scale_inv": (WEIGHT_FORMATS["fp8_block"].scale_shape(*shape),)
     },
     values=_fp8_values,
     scale=lambda read: _finite(read("weight_scale_inv")),

@@ -14,14 +14,14 @@ from convert.published.quantization_fields import QUANTIZATION_FIELDS
 from convert.published.weights import Weight
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.published import read_mapping
-from pallas_kernels.quantized import ActivationFormat, WeightFormat
+from pallas_kernels.quantized import ActivationFormat
 
 
 @dataclass(frozen=True)
 class StoredScheme:
     """Storage of the matrices of one pattern; without `activations` the scheme is weight-only."""
 
-    weights: WeightFormat
+    weights: str
     activations: bool
 
 
@@ -170,7 +170,7 @@ def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
     return StoredScheme(weights, inputs is not None)
 
 
-_QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[WeightFormat, str | None]] = {
+_QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[str, str | None]] = {
     (("fp8_e4m3", "per_channel"),): ("fp8_channel", "fp8_e4m3"),
     (("int4", "per_channel"),): ("int4_channel", None),
     (("fp4", "per_group"),): ("mxfp4", "fp4"),

@@ -10,7 +10,7 @@ from convert.files.slabs import row_slabs
 from convert.published.form import VALUES_PER_WORD, Parts
 from convert.published.weights import parts_by_weight
 from convert.quantize.decode import dequantize
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 
 WHOLE = ("weight_shape", "weight_zero_point")
 

@@ -9,7 +9,7 @@ from typing import Any
 from convert.published.forms import FP8_BLOCK, INT4_GROUP
 from convert.quantize.schemes.quantizer import Quantizer
 from convert.quantize.select import ExcludeStyle, Selection
-from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.quantized.formats import BLOCK, GROUP
 
 QUARK_VERSION = "0.13"
 """Version of the layout that is written."""

@@ -12,16 +12,6 @@ from eagle3_jax.mesh import KV_HEADS, MeshAxes, split_of
 from pallas_kernels import QuantFormat, QuantizedArray, gpu
 from pallas_kernels.quantized import for_gpu
 
-VALUE_DTYPES = {
-    "fp8_channel": jnp.float8_e4m3fn,
-    "fp8_block": jnp.float8_e4m3fn,
-    "int4_channel": jnp.uint8,
-    "int4_group": jnp.uint8,
-    "mxfp4": jnp.uint8,
-}
-SCALE_DTYPES = {"int4_group": jnp.bfloat16, "mxfp4": jnp.uint8}
-"""Dtypes of scales; float32 for formats that are not listed."""
-
 
 class Frozen(nnx.Variable):
     """Part of a quantised kernel: loaded with the weights and never trained."""
@@ -41,18 +31,17 @@ class QuantizedKernel(nnx.Module):
         *,
         kv_heads: int | None = None,
     ):
-        *stack, inputs, outputs = shape
-        values = (*stack, outputs, inputs // format.values_per_byte)
-        scale = (*stack, *format.scale_shape(outputs, inputs))
+        (*stack, inputs, outputs), stored = shape, format.stored
+        values = (*stack, outputs, inputs // stored.values_per_byte)
+        scale = (*stack, *stored.scale_shape(outputs, inputs))
         swapped = (*axes[:-2], axes[-1], axes[-2])
         self.values = Frozen(
-            jax.ShapeDtypeStruct(values, VALUE_DTYPES[format.weights]),
+            jax.ShapeDtypeStruct(values, stored.values_dtype),
             axes=swapped,
-            groups=(*[1] * len(stack), *format.groups),
+            groups=(*[1] * len(stack), *stored.inseparable),
         )
         self.scale = Frozen(
-            jax.ShapeDtypeStruct(scale, SCALE_DTYPES.get(format.weights, jnp.float32)),
-            axes=swapped[: len(scale)],
+            jax.ShapeDtypeStruct(scale, stored.scale_dtype), axes=swapped[: len(scale)]
         )
         for part in () if kv_heads is None else (self.values, self.scale):
             part.set_metadata(kv_heads=kv_heads)

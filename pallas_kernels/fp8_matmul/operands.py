@@ -18,8 +18,6 @@ from pallas_kernels.quantized import (
 from pallas_kernels.rms_norm import Norm, rms_norm
 from pallas_kernels.tile_product import Operand
 
-_FP8 = ("fp8_channel", "fp8_block")
-
 
 def as_rows(x: Rows, kernel: OneKernel, norm: Norm | None = None) -> Operand:
     """Return x [rows, inputs] as the kernel multiplies it: quantised if the format says so."""
@@ -42,8 +40,8 @@ def as_weight(kernel: Array | QuantizedArray) -> Operand:
 def refusal(x: Rows, kernel: OneKernel) -> str | None:
     """Return why the kernels cannot multiply these operands, or None if they can."""
     weights = kernel.values if isinstance(kernel, QuantizedArray) else kernel
-    if isinstance(kernel, QuantizedArray) and kernel.format.weights not in _FP8:
-        return f"expected weights {' or '.join(_FP8)}, got {kernel.format.weights}"
+    if isinstance(kernel, QuantizedArray) and kernel.format.stored.bits != 8:
+        return f"expected float8 weights, got {kernel.format.weights}"
     wanted = _dtype(kernel.format) if isinstance(kernel, QuantizedArray) else x.dtype
     if weights.dtype != wanted:
         return (

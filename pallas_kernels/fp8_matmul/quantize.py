@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import gpu
 from pallas_kernels.quantized.activations import FP8_MAX, SMALLEST_FP8_SCALE
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.row_kernel import RowKernel, run_rows
 from pallas_kernels.tile_product import Operand

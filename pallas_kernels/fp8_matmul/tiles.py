@@ -1,7 +1,7 @@
 """Choice of tiles for dense products: tiles that compile without a spill (docs/kernels.md)."""
 
 from pallas_kernels import gpu
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.tile_product import Operand, ProductTiles
 from pallas_kernels.tuning import tuned
 

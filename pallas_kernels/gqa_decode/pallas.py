@@ -23,7 +23,7 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import attend_in_parts, merge
 from pallas_kernels.paged.tile_walk import attend_to_part
 from pallas_kernels.quantized import QuantFormat, QuantizedRows, Rows
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.triton import dot, load
 from pallas_kernels.tuning import tuned
 

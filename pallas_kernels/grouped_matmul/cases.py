@@ -6,6 +6,7 @@ from math import comb
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pallas_kernels.case import Case
 from pallas_kernels.grouped_matmul import api, pallas, reference
@@ -13,7 +14,6 @@ from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.grouped_matmul.tile_map import most_tiles
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.array import GROUP
 from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 from pallas_kernels.shapes import DECODE_ROWS, EXPERTS, ExpertStack
 
@@ -127,8 +127,9 @@ def _bytes(format: QuantFormat | None) -> float:
     """Return bytes per weight, including group scales; scales of rows and blocks are negligible."""
     if format is None:
         return 2.0
-    per_group = {"int4_group": 2 / GROUP, "mxfp4": 1 / GROUP}
-    return 1 / format.values_per_byte + per_group.get(format.weights, 0)
+    stored = format.stored
+    per_group = jnp.dtype(stored.scale_dtype).itemsize / stored.group if stored.group else 0
+    return stored.bits / 8 + per_group
 
 
 def _example(

@@ -16,7 +16,7 @@ from pallas_kernels.quantized import QuantizedArray
 
 def is_four_bit(kernel: Array | QuantizedArray) -> TypeGuard[QuantizedArray]:
     """Return whether a kernel has four bits, so that the experts' kernels multiply it."""
-    return isinstance(kernel, QuantizedArray) and kernel.format.values_per_byte == 2
+    return isinstance(kernel, QuantizedArray) and kernel.format.stored.bits == 4
 
 
 def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:

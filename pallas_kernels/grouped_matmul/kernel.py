@@ -19,9 +19,9 @@ from pallas_kernels.grouped_matmul.rows.quantize import mxfp4_shapes
 from pallas_kernels.grouped_matmul.shared import Matrix
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles, choose_tiles
-from pallas_kernels.grouped_matmul.unpack import WORDS, as_words
+from pallas_kernels.grouped_matmul.unpack import as_words
 from pallas_kernels.quantized import QuantFormat, QuantizedArray
-from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.quantized.formats import BLOCK, GROUP
 from pallas_kernels.tile_product import Operand
 from pallas_kernels.triton import launch, whole
 
@@ -112,7 +112,7 @@ def _as_operand(stack: Matrix, rows: Operand) -> Operand:
     """Return weights as an operand. Four-bit weights that the kernel unpacks become words."""
     weights = as_weight(stack)
     format = format_of(stack)
-    if format is None or rows.values.dtype == jnp.uint8 or format.weights not in WORDS:
+    if format is None or rows.values.dtype == jnp.uint8 or format.stored.bits != 4:
         return weights
     return Operand(as_words(weights.values), weights.scale)
 

@@ -68,7 +68,7 @@ def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
         if values.dtype != (expected := _values_dtype(stack, x)):
             return f"expected weights in {jnp.dtype(expected).name}, got {values.dtype}"
         form, inputs = format_of(stack), stack.shape[-2]
-        in_channels = form is not None and form.weights == "int4_channel"
+        in_channels = form is not None and form.stored.bits == 4 and form.stored.per_row
         if in_channels and (inputs % VALUES_PER_WORD or inputs > MOST_INPUTS):
             return (
                 f"expected int4_channel in whole words, {MOST_INPUTS} inputs at most, got {inputs}"
@@ -81,6 +81,6 @@ def _values_dtype(stack: Matrix, x: Array) -> Any:
     format = format_of(stack)
     if format is None:
         return x.dtype
-    if format.values_per_byte == 2:
+    if format.stored.bits == 4:
         return jnp.uint8
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels.grouped_matmul.rows.in_passing import in_passing, largest_of_rows
-from pallas_kernels.grouped_matmul.unpack import VALUES_PER_WORD, int4_group, int4_times_16, mxfp4
+from pallas_kernels.grouped_matmul.unpack import UNPACK_GROUPS, VALUES_PER_WORD, int4_times_16
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.quantized.formats import BLOCK, GROUP
 from pallas_kernels.tile_product import Operand, clamp
 from pallas_kernels.triton import dot, dot_mxfp4, load
 
@@ -76,14 +76,14 @@ def _add(
     packed = block.dtype == jnp.uint8
     depth = block.shape[1] * (2 if packed else 1)
     in_words = stack.values.dtype == jnp.uint32
-    stored = depth // (VALUES_PER_WORD if in_words else part.format.values_per_byte)
+    stored = depth // (VALUES_PER_WORD if in_words else part.format.stored.values_per_byte)
     values = _stored(stack.values, part, index, stored)
     if packed:
         scale = _stored(stack.scale, part, index, depth // GROUP)
         group = clamp(_places(index, depth // GROUP), x.scale.shape[1])
         own = load(x.scale.at[rows[:, None], group[None, :]])
         return dot_mxfp4(block, own, values, scale, total)
-    if part.format.weights == "fp8_block":
+    if part.format.stored.in_blocks:
         added = dot(block, values.astype(block.dtype), trans_b=True)
         # `//` rounds down with a select, through which the compiler does not see multiples.
         column = jax.lax.div(clamp(part.columns, part.outputs), BLOCK)
@@ -101,13 +101,13 @@ def _widened(
 ) -> Array:
     """Convert weights to [columns, depth] in `dtype`, applying the scales of input groups."""
     assert part.format is not None
-    if part.format.weights == "fp8_channel":
+    stored = part.format.stored
+    if stored.bits == 8:
         return values.astype(dtype)
-    if part.format.weights == "int4_channel":
+    if stored.group is None:
         return int4_times_16(values).astype(dtype)
-    scale = _stored(stack.scale, part, index, depth // GROUP)
-    unpack = mxfp4 if part.format.weights == "mxfp4" else int4_group
-    return unpack(values, scale).astype(dtype)
+    scale = _stored(stack.scale, part, index, depth // stored.group)
+    return UNPACK_GROUPS[stored.name](values, scale).astype(dtype)
 
 
 def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Array:
@@ -115,8 +115,8 @@ def _scaled(total: Array, scale: Array | None, stack: Operand, part: Part) -> Ar
     total = total.astype(jnp.float32)
     if scale is not None:
         total *= scale[:, None]
-    if part.format is not None and part.format.weights in ("fp8_channel", "int4_channel"):
-        if part.format.weights == "int4_channel":
+    if part.format is not None and part.format.stored.per_row:
+        if part.format.stored.bits == 4:
             total /= 16
         columns = clamp(part.columns, part.outputs)
         total *= load(stack.scale.at[part.expert, columns])[None, :]

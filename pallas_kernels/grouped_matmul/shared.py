@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from pallas_kernels.quantized import QuantizedArray, matmul
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 
 Matrix = Array | QuantizedArray
 """Matrix [in, out] or a stack of them, plain or quantised."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from pallas_kernels import gpu
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.tuning import tuned
 
 _PROGRAMS = 512
@@ -48,7 +48,7 @@ def choose_tiles(
     one. wide: True if rows are float32. Raises ValueError if measured tiles do not fit the formats.
     """
     most = outputs * hit // _PROGRAMS
-    in_groups = formats[0] is not None and formats[0].weights in ("int4_group", "mxfp4")
+    in_groups = formats[0] is not None and formats[0].stored.group is not None
     if in_groups and rows == 16 and not wide and gpu.current().arch == gpu.MI355X.arch:
         heuristic = _of_groups(inputs, most)
     elif operation == "expert_down" and _in_int8(formats) and rows == 16 and not wide:
@@ -66,7 +66,7 @@ def choose_tiles(
     weights = " and ".join(dict.fromkeys(names))
     key = f"{weights} rows {rows} tiles {hit} inputs {inputs} outputs {outputs}"
     tiles = tuned(operation, key + " float32" * wide, heuristic)
-    if tiles.depth > BLOCK and any(f is not None and f.weights == "fp8_block" for f in formats):
+    if tiles.depth > BLOCK and any(f is not None and f.stored.in_blocks for f in formats):
         raise ValueError(f"a step of fp8_block has at most {BLOCK} inputs, got {tiles.depth}")
     return tiles
 

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, Float, Int, Num, UInt8, UInt32
 
 from pallas_kernels import gpu
-from pallas_kernels.quantized.array import GROUP
+from pallas_kernels.quantized.formats import GROUP
 
-WORDS = ("int4_channel", "int4_group", "mxfp4")
-"""Formats that are unpacked from words."""
 VALUES_PER_WORD = 8
 MOST_INPUTS = 2**17
 """Most inputs of an int4_channel row: sums of 16 * value * int8 must fit an int32."""
@@ -26,7 +24,7 @@ _SPLIT = 65536.0
 
 
 def as_words(pairs: UInt8[Array, "*rows bytes"]) -> UInt32[Array, "*rows words"]:
-    """View the bytes of a format in `WORDS` as words of four bytes."""
+    """View the bytes of four-bit values as words of four bytes."""
     return jax.lax.bitcast_convert_type(pairs.reshape(*pairs.shape[:-1], -1, 4), jnp.uint32)
 
 
@@ -115,3 +113,7 @@ def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows value
         pairs = zip(parts[:half], parts[half:], strict=True)
         parts = [jnp.stack(pair, axis=-1) for pair in pairs]
     return parts[0].reshape(parts[0].shape[0], -1)
+
+
+UNPACK_GROUPS = {"int4_group": int4_group, "mxfp4": mxfp4}
+"""Function that unpacks words with their scales, by the name of a format with scales of groups."""

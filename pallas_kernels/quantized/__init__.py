@@ -1,10 +1,10 @@
-from pallas_kernels.quantized.array import ActivationFormat as ActivationFormat
-from pallas_kernels.quantized.array import QuantFormat as QuantFormat
 from pallas_kernels.quantized.array import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized.array import QuantizedRows as QuantizedRows
-from pallas_kernels.quantized.array import WeightFormat as WeightFormat
-from pallas_kernels.quantized.dequantize import dequantize as dequantize
-from pallas_kernels.quantized.for_gpu import for_gpu as for_gpu
+from pallas_kernels.quantized.array import dequantize as dequantize
+from pallas_kernels.quantized.array import for_gpu as for_gpu
+from pallas_kernels.quantized.formats import WEIGHT_FORMATS as WEIGHT_FORMATS
+from pallas_kernels.quantized.formats import ActivationFormat as ActivationFormat
+from pallas_kernels.quantized.formats import QuantFormat as QuantFormat
 from pallas_kernels.quantized.matmul import Kernel as Kernel
 from pallas_kernels.quantized.matmul import OneKernel as OneKernel
 from pallas_kernels.quantized.matmul import Rows as Rows

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt8
 
-from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.quantized.formats import BLOCK, GROUP
 
 FP8_MAX = 448.0
 SMALLEST_FP8_SCALE = 1 / (FP8_MAX * 512)

@@ -1,83 +1,17 @@
-"""Weight matrices that stay quantised in memory: values, scales and their format.
+"""Weight matrices and rows that stay quantised in memory: values, scales and their format."""
 
-Rows are outputs, as in checkpoints: scales belong to rows or to runs along a row, and kernels read
-weights [N, K] with K contiguous.
-
-    weights        values                               scale
-    fp8_channel    float8_e4m3 [out, in]                float32 [out]
-    fp8_block      float8_e4m3 [out, in]                float32 [ceil(out / 128), ceil(in / 128)]
-    int4_channel   uint8 [out, in / 2], two's compl.    float32 [out]
-    int4_group     uint8 [out, in / 2], two's compl.    [out, in / 32]; q * scale is rounded to it
-    mxfp4          uint8 [out, in / 2], e2m1            uint8 [out, in / 32], e8m0
-
-A byte holds two four-bit values, the even element in the low nibble. Stacked matrices (experts)
-have one more leading axis in both arrays.
-"""
-
-import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-WeightFormat = Literal["fp8_channel", "fp8_block", "int4_channel", "int4_group", "mxfp4"]
-ActivationFormat = Literal["none", "fp8_token", "fp8_group", "int8_token", "mxfp4"]
+from pallas_kernels import gpu
+from pallas_kernels.quantized.formats import ActivationFormat, QuantFormat
 
-GROUP = 32
-"""Number of values that share a scale in int4_group and mxfp4."""
-BLOCK = 128
-"""Rows and columns that share a scale in fp8_block; also the activations' run in fp8_group."""
-
-_FOUR_BIT = ("int4_channel", "int4_group", "mxfp4")
-_ACTIVATIONS: dict[str, tuple[str, ...]] = {
-    "fp8_channel": ("none", "fp8_token"),
-    "fp8_block": ("none", "fp8_group"),
-    "int4_channel": ("none", "int8_token", "fp8_token"),
-    "int4_group": ("none",),
-    "mxfp4": ("none", "mxfp4"),
-}
-
-
-@dataclass(frozen=True)
-class QuantFormat:
-    """Format of stored weights, and of the activations that a product quantises for them.
-
-    Raises ValueError for activations that the weights' scheme does not support.
-    """
-
-    weights: WeightFormat
-    activations: ActivationFormat = "none"
-
-    def __post_init__(self) -> None:
-        known = _ACTIVATIONS[self.weights]
-        if self.activations not in known:
-            raise ValueError(
-                f"{self.weights} weights take activations {' or '.join(known)}, "
-                f"got {self.activations!r}"
-            )
-
-    @property
-    def values_per_byte(self) -> int:
-        """Two for four-bit formats, else one."""
-        return 2 if self.weights in _FOUR_BIT else 1
-
-    @property
-    def groups(self) -> tuple[int, int]:
-        """Stored values [outputs, inputs] that share a scale and cannot be separated; 1 if any can.
-        The scale of a whole row also holds for each part of the row."""
-        if self.weights == "fp8_block":
-            return (BLOCK, BLOCK)
-        return (1, GROUP // 2) if self.weights in ("int4_group", "mxfp4") else (1, 1)
-
-    def scale_shape(self, outputs: int, inputs: int) -> tuple[int, ...]:
-        """Return the shape of the scales of one [outputs, inputs] matrix."""
-        if self.weights in ("fp8_channel", "int4_channel"):
-            return (outputs,)
-        if self.weights == "fp8_block":
-            return (math.ceil(outputs / BLOCK), math.ceil(inputs / BLOCK))
-        return (outputs, inputs // GROUP)
+_NAN, _NEGATIVE_ZERO = 0x7F, 0x80
 
 
 @jax.tree_util.register_dataclass
@@ -93,11 +27,15 @@ class QuantizedArray:
     def shape(self) -> tuple[int, ...]:
         """Shape [*stack, in, out], as that of a plain kernel."""
         *stack, outputs, stored = self.values.shape
-        return (*stack, stored * self.format.values_per_byte, outputs)
+        return (*stack, stored * self.format.stored.values_per_byte, outputs)
 
     def __getitem__(self, index: Any) -> "QuantizedArray":
         """Return a part of the stack."""
         return replace(self, values=self.values[index], scale=self.scale[index])
+
+    def numbers(self) -> Float[Array, "*stack outputs inputs"]:
+        """Return the stored numbers in float32, without their scales."""
+        return self.format.stored.numbers(self.values)
 
 
 @jax.tree_util.register_dataclass
@@ -120,3 +58,28 @@ class QuantizedRows:
     def activations(self) -> ActivationFormat:
         """Activation format of the kernels that multiply these rows."""
         return "fp8_group" if self.scale.ndim == self.values.ndim else "fp8_token"
+
+
+def dequantize(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
+    """Return value times scale in float32, [*stack, out, in], which defines every weight format."""
+    stored, numbers = array.format.stored, array.numbers()
+    return stored.times(numbers, stored.spread(array.scale, *numbers.shape[-2:]))
+
+
+def for_gpu(array: QuantizedArray) -> QuantizedArray:
+    """Convert weights exactly to the form that `gpu.current()` multiplies with float8 activations.
+
+    gfx942 uses e4m3fnuz, whose bits have half the value. So the bits stay and the scale doubles,
+    except for -0, whose bits are e4m3fnuz's NaN. Weights that are widened before the product stay
+    unchanged.
+    """
+    wanted = jnp.dtype(gpu.current().fp8)
+    if array.values.dtype != jnp.float8_e4m3fn or wanted == array.values.dtype:
+        return array
+    if array.format.activations == "none":
+        return array
+    bits = jax.lax.bitcast_convert_type(array.values, jnp.uint8)
+    kept = jnp.where(bits == _NEGATIVE_ZERO, jnp.uint8(0), bits)
+    kept = jnp.where(bits & 0x7F == _NAN, jnp.uint8(_NEGATIVE_ZERO), kept)
+    values = jax.lax.bitcast_convert_type(kept, wanted)
+    return replace(array, values=values, scale=array.scale * 2)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels import gpu
-from pallas_kernels.quantized.array import QuantFormat, QuantizedArray
-from pallas_kernels.quantized.dequantize import E8M0_BIAS
+from pallas_kernels.quantized.array import QuantizedArray
+from pallas_kernels.quantized.formats import E8M0_BIAS, QuantFormat
 
 
 def example_rows(key: Array, rows: int, inputs: int) -> Array:
@@ -24,14 +24,13 @@ def example_kernel(
     deviation = inputs**-0.5
     if format is None:
         return deviation * jax.random.normal(key, (*stack, inputs, outputs), jnp.bfloat16)
-    size = (*stack, outputs, inputs // format.values_per_byte)
-    shape = (*stack, *format.scale_shape(outputs, inputs))
-    if format.weights == "mxfp4":
-        scale = jnp.full(shape, round(E8M0_BIAS + math.log2(deviation / 3)), jnp.uint8)
-        return QuantizedArray(jax.random.bits(key, size, jnp.uint8), scale, format)
-    if format.values_per_byte == 2:
-        dtype = jnp.bfloat16 if format.weights == "int4_group" else jnp.float32
-        scale = jnp.full(shape, deviation / 4.6, dtype)
+    stored = format.stored
+    size = (*stack, outputs, inputs // stored.values_per_byte)
+    shape = (*stack, *stored.scale_shape(outputs, inputs))
+    if stored.bits == 4:
+        in_powers = stored.scale_dtype == jnp.uint8
+        one = round(E8M0_BIAS + math.log2(deviation / 3)) if in_powers else deviation / 4.6
+        scale = jnp.full(shape, one, stored.scale_dtype)
         return QuantizedArray(jax.random.bits(key, size, jnp.uint8), scale, format)
     dtype = jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
     values = jax.random.normal(key, size, jnp.bfloat16).astype(dtype)

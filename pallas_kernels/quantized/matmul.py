@@ -10,8 +10,8 @@ from pallas_kernels.quantized.activations import (
     mxfp4_round_trip,
     runs,
 )
-from pallas_kernels.quantized.array import BLOCK, QuantizedArray, QuantizedRows
-from pallas_kernels.quantized.dequantize import dequantize, integer_or_fp8_values
+from pallas_kernels.quantized.array import QuantizedArray, QuantizedRows, dequantize
+from pallas_kernels.quantized.formats import BLOCK
 
 Kernel = Float[Array, "*stack inputs outputs"] | QuantizedArray
 """Weights of a linear layer: [in, out], or the quantised form."""
@@ -39,7 +39,7 @@ def matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
         return _quantised_matmul(QuantizedRows(values, scale[..., 0], x.dtype), kernel)
     if activations == "int8_token":
         values, scale = int8_per_token(x)
-        weights = integer_or_fp8_values(kernel).astype(jnp.int8)
+        weights = kernel.numbers().astype(jnp.int8)
         product = jnp.matmul(values, weights.T, preferred_element_type=jnp.int32)
         return (product.astype(jnp.float32) * scale * kernel.scale).astype(x.dtype)
     weights = dequantize(kernel)
@@ -56,7 +56,7 @@ def _quantised_matmul(x: QuantizedRows, kernel: Kernel) -> Float[Array, "*rows o
         blocks = runs(x.values.astype(jnp.float32), BLOCK) * x.scale[..., None]
         wide = blocks.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
         return _rows_times(wide, dequantize(kernel)).astype(x.dtype)
-    product = _rows_times(x.values.astype(jnp.float32), integer_or_fp8_values(kernel))
+    product = _rows_times(x.values.astype(jnp.float32), kernel.numbers())
     return (product * x.scale[..., None] * kernel.scale).astype(x.dtype)
 
 

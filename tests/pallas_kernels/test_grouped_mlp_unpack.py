@@ -14,7 +14,6 @@ from pallas_kernels.grouped_matmul.unpack import (
     mxfp4,
 )
 from pallas_kernels.quantized import dequantize
-from pallas_kernels.quantized.array import WeightFormat
 
 CODES = np.array([code << 4 | (15 - code) for code in range(16)], np.uint8)
 """A group of 32 values in which every code is, at even places and at odd ones."""
@@ -50,5 +49,5 @@ def test_the_largest_sum_of_int4_of_a_channel_fits_into_32_bits() -> None:
     assert MOST_INPUTS * -int8.min * int8.max <= np.iinfo(np.int32).max
 
 
-def expected(weights: WeightFormat, values: jax.Array, scale: jax.Array) -> np.ndarray:
+def expected(weights: str, values: jax.Array, scale: jax.Array) -> np.ndarray:
     return np.asarray(dequantize(QuantizedArray(values, scale, QuantFormat(weights))))

@@ -41,7 +41,7 @@ def random_array(
 ) -> tuple[QuantizedArray, np.ndarray]:
     """A random matrix in this format, and what it means in float64 [*stack, out, in]."""
     rng = np.random.default_rng(outputs + inputs)
-    scales = (*stack, *scheme.scale_shape(outputs, inputs))
+    scales = (*stack, *scheme.stored.scale_shape(outputs, inputs))
     scale = rng.uniform(0.01, 0.02, scales).astype(np.float32)
     if scheme.weights.startswith("fp8"):
         values = rng.normal(size=(*stack, outputs, inputs)).astype(ml_dtypes.float8_e4m3fn)

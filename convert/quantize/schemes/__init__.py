@@ -4,7 +4,7 @@ from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, INT4_LIN
 from convert.quantize.schemes import fp8, int4
 from convert.quantize.schemes.mxfp4 import encode_mxfp4
 from convert.quantize.schemes.quantizer import Quantizer
-from pallas_kernels.quantized.array import BLOCK, GROUP
+from pallas_kernels.quantized.formats import BLOCK, GROUP
 
 _WORD, _GROUP = (8, "eight INT4 values share a word"), (GROUP, f"{GROUP} inputs share a scale")
 _SCHEMES = {

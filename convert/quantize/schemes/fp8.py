@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.quantize.schemes.quantizer import row_absmax
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 
 FP8_MAX = np.float32(448)
 SCALE_OF_ZEROS = np.finfo(np.float32).eps

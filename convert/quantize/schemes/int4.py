@@ -5,7 +5,7 @@ import numpy as np
 
 from convert.published.nibbles import flip_offset_binary, pack_pairs, pairs_to_words
 from convert.quantize.schemes.quantizer import row_absmax
-from pallas_kernels.quantized.array import GROUP
+from pallas_kernels.quantized.formats import GROUP
 
 STEPS = np.float32(7.5)
 """Half the distance between the smallest and the largest of the sixteen values."""

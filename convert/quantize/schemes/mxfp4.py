@@ -4,7 +4,7 @@ import numpy as np
 
 from convert.published.nibbles import pack_pairs
 from convert.quantize.schemes.quantizer import row_absmax
-from pallas_kernels.quantized.array import GROUP
+from pallas_kernels.quantized.formats import GROUP
 
 LARGEST_EXPONENT = 2
 """Exponent of E2M1's largest value, 6."""

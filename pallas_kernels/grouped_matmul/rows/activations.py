@@ -6,7 +6,7 @@ from pallas_kernels.fp8_matmul.quantize import fp8_rows
 from pallas_kernels.grouped_matmul.rows.quantize import int8_rows, mxfp4_rows
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.activations import fp8_per_token
-from pallas_kernels.quantized.array import BLOCK
+from pallas_kernels.quantized.formats import BLOCK
 from pallas_kernels.row_kernel import RowKernel, run_rows
 from pallas_kernels.tile_product import Operand
 
@@ -34,7 +34,7 @@ def row_kernel(x: Float[Array, "rows inputs"], format: QuantFormat | None) -> Ro
         return int8_rows(rows, inputs)
     if format.activations == "mxfp4":
         return mxfp4_rows(rows, inputs, x.dtype)
-    if format.weights == "int4_channel":
+    if format.stored.bits == 4:
         return None
     # Pad with zeros: Pallas cannot mask loads of e4m3fnuz.
     width = inputs + -inputs % BLOCK

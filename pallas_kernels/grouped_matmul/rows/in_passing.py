@@ -25,7 +25,7 @@ def in_passing(format: QuantFormat | None) -> Quantise | None:
         return None
     if format.activations == "int8_token":
         return to_int8
-    if (format.weights, format.activations) == ("fp8_channel", "fp8_token"):
+    if format.activations == "fp8_token" and format.stored.bits == 8:
         return to_fp8_runs
     return None
 

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.unpack import e2m1_values, e8m0, per_value
 from pallas_kernels.quantized.activations import E2M1_MAX, INT8_MAX, ROUND_TO_EVEN_EXPONENT
-from pallas_kernels.quantized.array import GROUP
+from pallas_kernels.quantized.formats import GROUP
 from pallas_kernels.row_kernel import RowKernel
 from pallas_kernels.triton import load, store
 

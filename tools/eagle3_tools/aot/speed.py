@@ -26,7 +26,7 @@ def may_be_narrow(arguments: Any) -> set[str]:
     scales = {
         f"a{keystr(path)}.scale"
         for path, leaf in leaves
-        if isinstance(leaf, QuantizedArray) and leaf.format.weights in ("mxfp4", "int4_group")
+        if isinstance(leaf, QuantizedArray) and leaf.format.stored.group
     }
     return rows | scales
 

@@ -66,7 +66,7 @@ class Device:
         if not isinstance(weight, QuantizedKernel):
             return self._shape(weight)
         *stack, outputs, stored = self._shape(weight.values)
-        return (*stack, stored * weight.format.values_per_byte, outputs)
+        return (*stack, stored * weight.format.stored.values_per_byte, outputs)
 
     def _nbytes(self, weight: Weight) -> int:
         quantized = isinstance(weight, QuantizedKernel)
