@@ -58,8 +58,8 @@ prove-status:
 prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
 		tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
-		$(addprefix tests/eagle3_jax/engine/images/test_image_,tiers.py answers.py) \
-		tests/serve/kv_transfer/test_images_sent.py tests/serve/demo/test_sighted_pair.py
+		tests/eagle3_jax/engine/images/test_image_answers.py \
+		tests/serve/demo/test_sighted_pair.py
 	@$(PASSED) $@
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs

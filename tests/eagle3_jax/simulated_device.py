@@ -3,7 +3,8 @@
 A "model" here is a function: the next token is a hash of seed and history. A cache row remembers
 the history it was written for, so that a page with two owners, a lost page or a wrong table shows
 as soon as the row is read. A draft's row at i remembers the history up to i+1, or that a draft step
-made it up. Programs run at dispatch; reports are read when the engine reads them.
+made it up. In a history each token of an image is its feature, a number that no token id has.
+Programs run at dispatch; reports are read when the engine reads them.
 """
 
 import pickle
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from eagle3_jax.cache import SCRATCH_PAGE
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.engine import MOST_CHUNKS
@@ -26,7 +28,9 @@ from eagle3_jax.engine.programs.placing import places
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.sampling.token_mask import open_masks
+from eagle3_jax.speculative.state import NO_ROW
 from eagle3_jax.speculative.tree.nodes import HostTree, chains_as_trees
+from eagle3_jax.vision.item import ImageItem
 
 VOCAB = 17
 
@@ -36,6 +40,19 @@ def next_token(history: Rows[int], seed: int, barred: Rows[int] = ()) -> int:
     bits = zlib.crc32(np.asarray([seed, *history], np.int64).tobytes())
     token = (history[-1] + 1) % VOCAB if bits & 1 else (bits >> 1) % VOCAB
     return next(t % VOCAB for t in range(token, token + VOCAB) if t % VOCAB not in barred)
+
+
+def features_of(item: ImageItem) -> list[int]:
+    """The features of an image, one number for each of its tokens."""
+    return [VOCAB + zlib.crc32(item.digest + bytes([i])) for i in range(item.num_tokens)]
+
+
+def with_features(request: Request, ids: Rows[int]) -> list[int]:
+    """A prompt, and what follows it, with features in the place of placeholders."""
+    found = list(ids)
+    for image in request.images:
+        found[image.start : image.end] = features_of(image.item)
+    return found
 
 
 @dataclass
@@ -76,7 +93,7 @@ class SimulatedRunner:
         vision: object = None,
         images: object = None,
     ):
-        assert peers is vision is images is None, "none of it is simulated"
+        assert peers is None, "several processes are not simulated"
         self.config = config
         self.has_draft = draft is not None
         self.drafts = config.num_speculative_tokens if draft else 0
@@ -84,6 +101,7 @@ class SimulatedRunner:
         self.draft_memory: dict[tuple[int, int], tuple[int, ...]] = {}
         self.host: dict[int, Any] = {}
         self.staged: dict[int, Any] = {}
+        self.features: dict[int, int] = {}
         self.asked: dict[int, int] = {}
         self.prefilled = 0
         self.slots: dict[int, Slot] = {}
@@ -98,18 +116,33 @@ class SimulatedRunner:
         if self.config.exact:
             assert chunk.start % self.config.prefill_chunk == 0, "the chunk is off the grid"
         self.prefilled += chunk.length
-        self._check(sequence, sequence.prefill_ids[: chunk.start], ahead=sequence.prefill_ids)
-        self._write(sequence, sequence.prefill_ids[:end], chunk.start)
-        self._write_draft(sequence, sequence.prefill_ids[: end + 1], chunk.start)
+        prompt = self._encoded(chunk)
+        self._check(sequence, prompt[: chunk.start], ahead=prompt)
+        self._write(sequence, prompt[:end], chunk.start)
+        self._write_draft(sequence, prompt[: end + 1], chunk.start)
         if not chunk.last:
             return []
         self.unread += 1
-        slot = Slot(list(sequence.prefill_ids), sequence, sequence.limit, False)
+        slot = Slot(prompt, sequence, sequence.limit, False)
         self.slots[sequence.slot] = slot
         mask = masks.get(sequence.matcher) if masks and sequence.matcher else None
         slot.commit(slot.choose(slot.tokens, mask))
         slot.num_accepted = 0
         return [RowReport(slot.tokens[-1:], 0)]
+
+    def _encoded(self, chunk: ChunkPlan) -> list[int]:
+        """The prompt with features, which the chunk's rows name, as far as they are there."""
+        sequence = chunk.sequence
+        for item, rows in chunk.new_images:
+            self.features |= zip(rows.tolist(), features_of(item), strict=True)
+        prompt = with_features(sequence.request, sequence.prefill_ids)
+        if chunk.feature_rows is not None:
+            rows = chunk.feature_rows.tolist()
+            for row, wanted in zip(rows, prompt[chunk.start :], strict=False):
+                assert row == NO_ROW or self.features[row] == wanted, "another image's feature"
+            for row, wanted in zip(rows[:-1], prompt[chunk.start :], strict=False):
+                assert (row == NO_ROW) == (wanted < VOCAB), "an image without features"
+        return prompt
 
     def round(self, members: Rows[Sequence], drafts: int) -> list[RowReport]:
         assert self.unread <= 1 + MOST_CHUNKS, "more than one round was in flight"
@@ -264,10 +297,19 @@ def simulated_engine(
     eos: tuple[int, ...] = (),
     tokenizer: Tokenizer | None = None,
     with_draft: bool = True,
+    vision: VisionConfig | None = None,
     **options: Any,
 ) -> Engine:
-    """The real engine on the simulated device."""
+    """The real engine on the simulated device; with `vision` it takes images."""
     target, draft = simulated_pair(monkeypatch, eos)
+    if vision:
+        # Token ids end at the placeholder, and the target's features are as wide as the tower's.
+        placeholder = vision.media_placeholder_token_id
+        monkeypatch.setattr("simulated_device.VOCAB", placeholder + 1)
+        target.config.vocab_size = placeholder + 1
+        target.config.media_placeholder_token_id = placeholder
+        target.config.hidden_size = draft.config.hidden_size = vision.text_hidden_size
+        options["vision"] = SimpleNamespace(config=vision, split=False)
     return Engine(target, draft if with_draft else None, config, tokenizer=tokenizer, **options)
 
 
@@ -282,7 +324,7 @@ def simulated_pair(monkeypatch: pytest.MonkeyPatch, eos: tuple[int, ...] = ()) -
     """Stand-ins for target and draft; engines made while the patch lasts run simulated."""
     monkeypatch.setattr("eagle3_jax.engine.engine.Runner", SimulatedRunner)
     config = SimpleNamespace(vocab_size=VOCAB, eos_token_ids=eos, max_position_embeddings=4096)
-    return SimpleNamespace(config=config), object()
+    return SimpleNamespace(config=config), SimpleNamespace(config=SimpleNamespace())
 
 
 def plain_answer(
@@ -305,7 +347,7 @@ def plain_answer(
     search_from = 0
     while True:
         early = len(answer) < sampling.min_tokens
-        history = [*request.prompt_ids, *answer]
+        history = [*with_features(request, request.prompt_ids), *answer]
         token = next_token(history, seed, sorted(stops) if early else ())
         answer.append(token)
         if token in stops:

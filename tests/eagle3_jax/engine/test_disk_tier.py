@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import Answer, drive, sizes
+from driving import Answer, drive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedRunner, plain_answer, simulated_pair
@@ -28,8 +28,6 @@ from eagle3_jax.engine.kv.tiers.page_files import (
 )
 from eagle3_jax.engine.kv.tiers.page_index import LOCK
 from eagle3_jax.engine.page_tiers import KeyedSlot
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 
 ROOM = 10_000_000
@@ -190,33 +188,6 @@ def prompts(seed: int) -> list[Request]:
         )
         for user in range(4)
     ]
-
-
-def test_a_restarted_engine_goes_on_from_the_disk(
-    tmp_path: Path, target: Target, draft: Eagle3Draft
-) -> None:
-    """Tokens, accepted drafts and hits are those of an engine that was never ended.
-
-    test_image_tiers.py has exact mode, float8 and two devices.
-    """
-    kept: dict[str, Any] = {
-        "num_pages": 60,
-        "kv_offloading_bytes": ROOM,
-        "kv_offloading_dir": str(tmp_path),
-        "kv_offloading_dir_bytes": ROOM,
-    }
-    engine = Engine(target, draft, sizes(3, **kept))
-    first, second = drive(engine, prompts(0)), drive(engine, prompts(1))
-    hits = engine.stats().prefix_cache_hits
-    engine.close()
-    again = Engine(target, draft, sizes(3, **kept))
-    third = drive(again, prompts(1))
-    for one, other in zip(second.values(), third.values(), strict=True):
-        assert (one.token_ids, one.accepted) == (other.token_ids, other.accepted)
-    assert again.stats().prefix_cache_hits == hits > 0
-    assert again.stats().cached.disk > hits / 2
-    assert [a.token_ids for a in first.values()] == [a.token_ids for a in third.values()]
-    again.close()
 
 
 SIZE = 4096

@@ -10,8 +10,9 @@ import pytest
 from driving import Answer, drive, sizes
 from page_ends import eventually
 from setups import Setup, pair_on_devices
-from simulated_device import SimulatedRunner, simulated_pair
+from simulated_device import SimulatedRunner, simulated_engine
 from tiny import VOCAB
+from tiny_vision import VISION, image, with_images
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -20,7 +21,7 @@ from serve.kv_transfer.transfers import Transfers
 from serve.kv_transfer.wire import Connection
 from serve.openai.kv_transfer import KVTransferParams
 
-ROOM, SIZE = 10_000_000, 4096
+ROOM, SIZE = 10_000_000, 1 << 14
 """Bytes of the host's memory, and of a simulated page."""
 PROMPT = [(7 * j * j + 3) % VOCAB for j in range(39)]
 PAGES = 9
@@ -31,12 +32,11 @@ Ends = tuple[Engine, Transfers]
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ends]:
     """Makes engines on simulated devices, which check every row that they read, with their end of
     transfers."""
-    monkeypatch.setattr("simulated_device.VOCAB", VOCAB)
     monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
-    pair = simulated_pair(monkeypatch)
 
     def make(role: KVRole, expiry_s: float = 60.0) -> Ends:
-        engine = Engine(*pair, sizes(3, kv_offloading_bytes=ROOM))
+        config = sizes(3, kv_offloading_bytes=ROOM)
+        engine = simulated_engine(monkeypatch, config, vision=VISION)
         return engine, Transfers(engine, KVTransferConfig(role, port=0, expiry_s=expiry_s))
 
     return make
@@ -94,6 +94,25 @@ def assert_nothing_lost(*ends: Ends) -> None:
         scheduler, stats = engine._replicas.first, engine.stats()
         assert stats.free_pages == stats.total_pages and not scheduler.is_copying
         assert scheduler.tier and not any(scheduler.tier._holds.values())
+
+
+def test_pages_of_an_image_are_found_for_the_same_image_alone(
+    simulated: Callable[..., Ends],
+) -> None:
+    producer, taker = simulated("producer"), simulated("consumer")
+    images = {name: image(seed, 8, 6) for seed, name in enumerate(("seen", "other"))}
+
+    def asked(name: str, tokens: int = 16) -> Request:
+        sampling = SamplingParams(temperature=0.7, seed=3, max_tokens=tokens)
+        return with_images("r", [PROMPT[:10], images[name], [1, 2, 30, 4, 5]], sampling)
+
+    # The other image is first, because its own run would leave pages here.
+    for name, pages in (("other", 0), ("seen", 6)):
+        answer = went_on(taker, produced(producer, asked("seen", 1)), asked(name))
+        assert cached(answer) == 4 * pages
+        assert_as_alone(taker, answer, asked(name), salt=name)
+        taker[0].reset_prefix_cache()
+    assert_nothing_lost(taker)
 
 
 def test_devices_that_divide_contexts_pull_their_parts_in_float8_too() -> None:

@@ -1,4 +1,4 @@
-"""Prompts with images: answers are those of a whole pass, and pages are found by their images."""
+"""Answers to prompts with images are those of a whole pass."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -9,7 +9,6 @@ import pytest
 from driving import Answer, drive, sizes
 from sweeps import sweep
 from tiny_vision import (
-    PAD,
     VISION,
     drawn,
     image,
@@ -21,9 +20,7 @@ from tiny_vision import (
 
 from eagle3_jax import ImageItem, encode_images, forward
 from eagle3_jax.config.vision import PixelConfig
-from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.kv.events import KVEventLog, PagesStored
-from eagle3_jax.engine.kv.prefix_cache import prompt_page_keys
+from eagle3_jax.engine import Engine, Request
 from eagle3_jax.sampling.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -101,92 +98,6 @@ def test_logprobs_of_a_prompt_are_those_of_a_whole_pass() -> None:
             token = request.prompt_ids[position]
             assert row is not None
             assert row[token].logprob == pytest.approx(found[position - 1, token], abs=1e-4)
-
-
-SCORED = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=0)
-CONFIG = EngineConfig(page_size=4)
-STEM = [5, 9, 2, 7, 11, 3, 8]
-SEEN, LIKE_SEEN = image(1, 8, 6), image(2, 8, 6)
-"""12 tokens each."""
-
-
-def keys(*parts: ImageItem | list[int], **fields: Any) -> list[bytes]:
-    return prompt_page_keys(CONFIG, with_images("r", parts, SCORED, **fields))
-
-
-def shared(some: list[bytes], others: list[bytes]) -> int:
-    return sum(one == other for one, other in zip(some, others, strict=True))
-
-
-def test_pages_that_touch_an_image_are_told_apart_by_it_and_those_before_are_not() -> None:
-    seen = keys(STEM, SEEN, STEM)
-    assert keys(STEM, SEEN, STEM) == seen
-    assert shared(seen, keys(STEM, LIKE_SEEN, STEM)) == 1
-    assert shared(seen, keys(STEM, [PAD] * 12, STEM)) == 1
-    assert shared(seen, keys([*STEM, *[PAD] * 12, *STEM])) == 1
-
-
-def test_a_page_whose_next_token_is_an_images_is_told_apart_too() -> None:
-    """Draft KV of its last position comes from that token."""
-    assert shared(keys(STEM[:4], SEEN, [1]), keys(STEM[:4], LIKE_SEEN, [1])) == 0
-
-
-def test_where_an_image_begins_counts_for_pages_that_lie_within_it() -> None:
-    """One id everywhere, twice the image: only the place tells these prompts apart."""
-    assert shared(keys([PAD], SEEN, [1] * 4), keys(SEEN, [PAD], [1] * 4)) == 0
-
-
-def test_every_bit_of_the_digest_counts() -> None:
-    digest = bytearray(SEEN.digest)
-    digest[31] ^= 1
-    assert shared(keys(SEEN, [1]), keys(replace(SEEN, digest=bytes(digest)), [1])) == 0
-
-
-@pytest.fixture(scope="module")
-def seeing() -> Engine:
-    parts = seeing_target(), seeing_draft(), sizes(3, num_pages=None)
-    return Engine(*parts, eos_token_ids=(), vision=tiny_vision())
-
-
-def told(engine: Engine, request: Request) -> tuple[Any, int, int]:
-    """The answer's logprobs, prompt tokens found, and images encoded for it."""
-    before = engine.stats()
-    answer = drive(engine, [request])[request.request_id]
-    after = engine.stats()
-    logprobs = [entry for output in answer.outputs for entry in output.logprobs]
-    chosen = zip(answer.token_ids, logprobs, strict=True)
-    said = [row[token].logprob for token, row in chosen]
-    found = after.prefix_cache_hits - before.prefix_cache_hits
-    return said, found, after.images_encoded - before.images_encoded
-
-
-def test_a_hit_may_end_within_an_image_or_behind_it(seeing: Engine) -> None:
-    def same(said: list[float]) -> Any:
-        return pytest.approx(said, abs=1e-4)
-
-    alone = told(seeing, with_images("a", [STEM, SEEN, [1, 2]], SCORED, cache_salt="a"))[0]
-    first = told(seeing, with_images("b", [STEM, SEEN, [1, 2]], SCORED))
-    assert first == (same(alone), 0, 0), "the devices kept the image's features"
-    again = told(seeing, with_images("c", [STEM, SEEN, [1, 2]], SCORED))
-    assert again == (same(alone), 20, 0)
-    text = [*STEM, *[PAD] * 12, 1, 2]
-    assert told(seeing, Request("d", text, SCORED))[1] == 4
-    other = told(seeing, with_images("e", [STEM, LIKE_SEEN, [1, 2]], SCORED))
-    assert other[1:] == (4, 1)
-    assert other[0] != same(alone)
-    # Page 4 ends at position 16, within the image, and the page behind has other text in it.
-    within = told(seeing, with_images("f", [STEM, SEEN, [4, 4, 4]], SCORED))
-    fresh = told(seeing, with_images("g", [STEM, SEEN, [4, 4, 4]], SCORED, cache_salt="g"))
-    assert within == (same(fresh[0]), 16, 0)
-
-
-def test_events_name_the_images_that_a_pages_key_covers() -> None:
-    log = KVEventLog()
-    parts = seeing_target(), None, sizes(0, num_pages=None)
-    engine = Engine(*parts, eos_token_ids=(), vision=tiny_vision(), kv_events=log)
-    drive(engine, [with_images("a", [STEM, SEEN, [1, 2]], replace(SCORED, max_tokens=1))])
-    told = [page for event in log.take() if isinstance(event, PagesStored) for page in event.images]
-    assert told == [(), *(((SEEN.digest, 7 - 4 * page),) for page in range(1, 5))]
 
 
 def shown(seed: int, merge: int, rows: int, columns: int) -> ImageItem:
