@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from fake_server import Served, wait_for
+from fake_server import Served
 from pydantic import BaseModel, ConfigDict, Field
 
 from serve.generate.cli import main as generate_main
@@ -97,15 +97,6 @@ def test_a_flushed_cache_finds_nothing(server: Served, path: str) -> None:
     assert cached_tokens() == 0
 
 
-def test_hanging_up_returns_every_page(server: Served) -> None:
-    body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 4}
-    with server.http.stream("POST", COMPLETIONS, json=body) as answer:
-        next(answer.iter_lines())
-        assert server.service.engine.stats.free_pages < server.service.engine.stats.total_pages
-    stats = server.service.engine.stats
-    wait_for(lambda: server.service.engine.stats.free_pages == stats.total_pages)
-
-
 @pytest.mark.parametrize(
     "body, naming",
     [
@@ -131,41 +122,6 @@ SCHEMA = {
     "required": ["size", "kind"],
     "additionalProperties": False,
 }
-
-
-def test_a_schema_holds_with_and_without_drafts(server: Served) -> None:
-    pytest.importorskip("llguidance")
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    body = {"messages": HELLO, "max_tokens": 60, "response_format": form}
-    texts = []
-    for seed, drafts in ((0, 3), (0, 0), (1, 3), (1, 0)):
-        answer = server.ask(CHAT, **body, seed=seed, speculative={"num_tokens": drafts})
-        choice = answer["choices"][0]
-        value = json.loads(choice["message"]["content"])
-        assert choice["finish_reason"] == "stop"
-        assert set(value) == {"size", "kind"} and value["kind"] in ("big", "small")
-        texts.append(choice["message"]["content"])
-    assert texts[0] == texts[1] and texts[2] == texts[3]
-
-
-def test_a_required_tool_is_called_with_arguments_by_its_schema(server: Served) -> None:
-    pytest.importorskip("llguidance")
-    tool = {"type": "function", "function": {"name": "measure", "parameters": SCHEMA}}
-    asked: dict[str, Any] = {"messages": HELLO, "tools": [tool], "max_tokens": 200, "seed": 2}
-    required: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
-    named = {"tool_choice": {"type": "function", "function": {"name": "measure"}}}
-    for choice, finish in ((required, "tool_calls"), (named, "stop")):
-        body = asked | choice
-        whole = server.openai.chat.completions.create(model="fake", **body)
-        assert whole.choices[0].finish_reason == finish
-        (call,) = whole.choices[0].message.tool_calls
-        assert call.id.startswith("functions.measure:") and call.function.name == "measure"
-        assert set(json.loads(call.function.arguments)) == {"size", "kind"}
-        stream = server.openai.chat.completions.create(model="fake", **body, stream=True)
-        deltas = [piece.choices[0].delta for piece in stream if piece.choices]
-        streamed = [piece.function for delta in deltas for piece in delta.tool_calls or ()]
-        arguments = [piece.arguments or "" for piece in streamed if piece]
-        assert "".join(arguments) == call.function.arguments
 
 
 class Weather(BaseModel):

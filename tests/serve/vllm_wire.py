@@ -1,12 +1,5 @@
-"""A subscriber of vLLM 0.33's KV events, by the fields that vLLM publishes.
+"""A subscriber of vLLM 0.33's KV events, by the fields that vLLM publishes."""
 
-As a command it reads to a sequence number, from a replay first, and prints the media and keys it
-ends with:
-
-    python vllm_wire.py ENDPOINT REPLAY_ENDPOINT LAST
-"""
-
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,7 +120,3 @@ def follow(endpoint: str, replay: str, last: int) -> IndexCopy:
                 apply(copy, batch)
                 known = number
     return copy
-
-
-if __name__ == "__main__":
-    print(sorted(follow(sys.argv[1], sys.argv[2], int(sys.argv[3])).places))

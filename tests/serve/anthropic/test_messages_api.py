@@ -376,12 +376,6 @@ def test_a_body_that_is_none_is_400(fake: Served, body: bytes) -> None:
         check_form(answer, 400, "invalid_request_error")
 
 
-def test_a_prompt_that_is_too_long_is_400(client: anthropic.Anthropic) -> None:
-    long = {**ASKED, "messages": [{"role": "user", "content": "a" * 300}]}
-    with pytest.raises(anthropic.BadRequestError, match="context length is 256"):
-        client.messages.create(**long)
-
-
 def test_a_body_that_is_too_large_is_413(small: Served, connect: Connect) -> None:
     long = {**ASKED, "messages": [{"role": "user", "content": "a" * 1000}]}
     with pytest.raises(anthropic.APIStatusError) as caught:

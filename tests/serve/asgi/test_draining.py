@@ -220,18 +220,6 @@ def output(text: str, finish: Any = None) -> RequestOutput:
     return RequestOutput("r", tuple(text.encode()), text, finish, None, (made,), 3, 0)
 
 
-def test_slow_reader_gets_everything_in_fewer_pieces() -> None:
-    async def read() -> list[RequestOutput]:
-        stream = OutputStream(["r"])
-        for piece in (output("a"), output("b"), output("c"), output("d", "stop")):
-            stream.push(piece)
-        return [piece async for piece in stream]
-
-    (piece,) = asyncio.run(read())
-    assert (piece.text, piece.token_ids, piece.accepted) == ("abcd", tuple(b"abcd"), (1, 1, 1, 1))
-    assert piece.finish_reason == "stop"
-
-
 def test_error_comes_after_what_was_put_out_before() -> None:
     async def read() -> list[str]:
         stream, texts = OutputStream(["r"]), []

@@ -1,7 +1,6 @@
 """What an answer may be that must call a tool, or may call one and have a form of its own."""
 
 import json
-import re
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -16,7 +15,6 @@ from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.token_mask import open_masks
 from serve.asgi.errors import ApiError
 from serve.chat_format.format import choose_reading
-from serve.chat_format.lark import regex_body
 from serve.chat_format.parser import AnswerParser
 from serve.openai.answer_form import answer_form
 from serve.openai.protocol import ChatCompletionRequest
@@ -231,11 +229,3 @@ def test_minimaxs_form_refuses_what_it_can_not_hold() -> None:
     call = '<minimax:tool_call>\n<invoke name="f">\n{}</invoke>\n</minimax:tool_call>'
     assert allows("minimax", asked, call.format(""))
     assert not allows("minimax", asked, call.format('<parameter name="a">1</parameter>\n'))
-
-
-@pytest.mark.parametrize("pattern", ["a\\\nb", "a\nb", "a\\\\\nb", "a/b", "a\\/b", "[/]"])
-def test_a_regex_between_slashes_of_lark_matches_what_it_matched(pattern: str) -> None:
-    body = regex_body(pattern)
-    assert "\n" not in body and not re.search(r"(?<!\\)(\\\\)*/", body)
-    for text in ("a\nb", "a\\\nb", "a/b", "/", "ab"):
-        assert bool(re.fullmatch(body, text)) == bool(re.fullmatch(pattern, text)), text

@@ -8,7 +8,6 @@ import pytest
 from called_tools import ANSWERS, KIMI_CALLS, THINKING, prompt_of
 from called_tools import CHAT_TOOLS as TOOLS
 from chat_tokenizers import kimi
-from fake_engine import FakeEngine
 from fake_server import Serve, Served
 from scripted_engine import AnyGrammars
 
@@ -95,19 +94,6 @@ def test_reasoning_is_left_out_or_content_where_it_is_not_asked_for(say: Serve) 
         ask(server, extra_body={"separate_reasoning": False})
 
 
-@pytest.mark.parametrize(
-    ("stop", "reasoning", "content"), [("up", "I look it ", None), ("mom", "I look it up.", "One ")]
-)
-def test_stop_strings_cut_reasoning_and_content(
-    say: Serve, stop: str, reasoning: str, content: str | None
-) -> None:
-    server = say("I look it up.</think>One moment.")
-    whole = ask(server, stop=[stop]).choices[0]
-    assert (whole.message.reasoning, whole.message.content) == (reasoning, content)
-    message, _ = streamed(server, stop=[stop])
-    assert (message["reasoning"], message["content"] or None) == (reasoning, content)
-
-
 def test_every_choice_is_read_by_itself(say: Serve) -> None:
     server = say("a</think>b", f"c</think>{KIMI_CALLS}", "d")
     choices = ask(server, n=3, tools=TOOLS).choices
@@ -126,13 +112,6 @@ def test_every_token_has_its_logprob_whatever_it_is_part_of(say: Serve) -> None:
     assert [e.token for c in chunks for e in c.choices[0].logprobs.content] == spelled
 
 
-def test_one_call_at_a_time_if_the_client_says_so(say: Serve) -> None:
-    for chat_format, answer in ANSWERS.items():
-        server = say(answer, chat_format=chat_format)
-        whole = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
-        assert [call.function.name for call in whole.message.tool_calls] == ["weather"]
-
-
 def test_calls_are_text_where_no_tools_are_offered(say: Serve) -> None:
     server = say(f"Hm.</think>{KIMI_CALLS}")
     for given in ({}, {"tools": TOOLS, "tool_choice": "none"}):
@@ -147,25 +126,6 @@ def test_calls_end_the_reasoning_and_text_behind_them_is_left_out(say: Serve) ->
         assert len(message["calls"]) == 2
 
 
-OPEN = "<|tool_calls_section_begin|>"
-UNREADABLE = {
-    "<|tool_call_begin|>x<|tool_call_end|>": "<|tool_call_begin|>x<|tool_call_end|>",
-    f"a{OPEN}no call<|tool_calls_section_end|>b": "ano callb",
-    f"{OPEN}<|tool_call_begin|>a b<|tool_call_argument_begin|>{{}}": (
-        "<|tool_call_begin|>a b<|tool_call_argument_begin|>{}"
-    ),
-    f"{OPEN}<|tool_call_begin|>functions.we": "<|tool_call_begin|>functions.we",
-}
-
-
-@pytest.mark.parametrize("said", UNREADABLE)
-def test_calls_that_can_not_be_read_are_content(say: Serve, said: str) -> None:
-    server = say(f"</think>{said}")
-    whole = ask(server, tools=TOOLS).choices[0]
-    assert (whole.message.content, whole.finish_reason) == (UNREADABLE[said], "stop")
-    assert streamed(server, tools=TOOLS)[0]["content"] == UNREADABLE[said]
-
-
 def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
     pytest.importorskip("llguidance")
     server = say(f"</think>{KIMI_CALLS}", grammars=AnyGrammars())
@@ -173,12 +133,6 @@ def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
     assert ask(server, tools=TOOLS, tool_choice=named).choices[0].finish_reason == "stop"
     required = ask(server, tools=TOOLS, tool_choice="required").choices[0]
     assert required.finish_reason == "tool_calls"
-
-
-def test_a_checkpoint_without_marks_can_not_choose_tools(serve: Serve) -> None:
-    server = serve(FakeEngine())
-    with pytest.raises(openai.BadRequestError, match="--enable-auto-tool-choice"):
-        ask(server, tools=TOOLS)
 
 
 def test_only_the_first_piece_of_a_call_says_what_it_is() -> None:

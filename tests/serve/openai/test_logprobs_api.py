@@ -1,17 +1,15 @@
 """Log-probabilities and origins of tokens, over an engine with a tiny random pair."""
 
-import math
 import re
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fake_engine import expected_answer
 from fake_server import Served
 
 import eagle3_jax
-from serve.openai.answers.logprob_forms import LEAST, TextOffsets, finite, token_text
+from serve.openai.answers.logprob_forms import LEAST, TextOffsets, token_text
 from serve.pair.loading import LoadedPair
 
 pytestmark = pytest.mark.xdist_group("served pair")
@@ -131,10 +129,6 @@ def test_the_parts_of_a_character_begin_where_it_does() -> None:
     assert [*offsets.take([2, 0]), *offsets.take([1, 2, 1, 2])] == [5, 6, 6, 7, 8, 9]
 
 
-def test_no_logprob_is_infinite_or_no_number() -> None:
-    assert [finite(v) for v in (-math.inf, math.nan, -2.5)] == [LEAST, LEAST, -2.5]
-
-
 def test_lm_evals_scoring_gets_the_prompt_and_one_token_of_each_batch_row(server: Served) -> None:
     rows = [PROMPT, PROMPT[:7]]
     body = {"prompt": rows, "echo": True, "logprobs": 1, "temperature": 0, "seed": 1234}
@@ -203,13 +197,3 @@ def test_plain_decoding_has_only_the_targets_tokens_and_a_stop_id_adds_no_text(
     entries = ended["token_origins"]
     assert len(entries) == len(ended["token_ids"]) == 10 and ended["token_ids"][-1] == stop
     assert "".join(entry["text"] for entry in entries) == ended["text"]
-
-
-def test_choices_have_their_own_origins(fake: Served) -> None:
-    """Rounds of the fake engine accept one draft."""
-    prompts = ["abc", "b"]
-    found = fake.ask(COMPLETIONS, prompt=prompts, max_tokens=5, seed=2, token_origins=True)
-    for choice, prompt in zip(found["choices"], prompts, strict=True):
-        assert [entry["origin"] for entry in choice["token_origins"]] == [1, 0, 1, 0, 1]
-        texts = [entry["text"] for entry in choice["token_origins"]]
-        assert "".join(texts) == expected_answer(prompt, 2, 5)

@@ -161,19 +161,6 @@ def test_parts_that_are_no_text_are_refused_by_name(fake: Served) -> None:
     assert "file_id" in refused(fake, {"input": [{"role": "user", "content": [part]}]})["message"]
 
 
-def test_a_breakpoint_of_the_cache_changes_nothing(hello: Served) -> None:
-    def asking(**mark: Any) -> dict[str, Any]:
-        part = {"type": "input_text", "text": "abc", **mark}
-        return {"input": [{"role": "user", "content": [part]}]}
-
-    answers = []
-    for body in (asking(), asking(**{BREAKPOINT: {"mode": "explicit"}})):
-        answer = hello.ask(PATH, **body)
-        answers.append((answer["usage"], [item["type"] for item in answer["output"]]))
-    assert answers[0] == answers[1]
-    assert BREAKPOINT in refused(hello, asking(**{BREAKPOINT: "here"}))["message"]
-
-
 def test_everything_that_may_be_included_may_be_asked_for(hello: Served) -> None:
     hello.ask(PATH, input="a", include=list(get_args(responses.ResponseIncludable)))
     assert refused(hello, {"include": ["unheard of"]})["param"] == "include"
