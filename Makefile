@@ -32,7 +32,7 @@ serve: .venv/installed
 # bits, or where running takes longer: the tests marked `optimised`. One that hangs fails, and says where.
 # Three processes on two cores: tests wait for servers and disks a third of their time.
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 600 -m "not optimised"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --timeout 600 -m "not optimised"
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 -m optimised --optimise
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
@@ -47,6 +47,7 @@ docs: .venv/installed-docs
 prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
+		$(addprefix tests/tools/bench/,test_acceptance_of_rounds.py doctor/test_served.py) \
 		$(addprefix tests/eagle3_jax/engine/test_,logprobs.py remote_devices.py host_tier.py) --long
 	@$(PASSED) $@
 
@@ -108,7 +109,7 @@ prove-checkpoints: .venv/installed-test
 # directory below host memory.
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_disk_tier.py \
-		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py)
+		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py prefill_apart.py)
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
 	@$(PASSED) $@
 

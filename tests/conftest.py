@@ -4,7 +4,6 @@ import gc
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,17 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
 """XLA flags that cut compilation, most of the time of tests, to a quarter."""
+
+PROGRAMS = Path(__file__).parents[1] / ".cache/test-programs"
+MOST_BYTES = 4 * 2**30
+"""Compiled programs on disk that a run starts with; if there are more, it starts with none."""
+
+SLOWEST = (
+    *("tiny", "devices", "test_light_clients", "served pair", "test_train_cli"),
+    *("test_two_processes", "test_transcripts", "test_placement", "test_features_command"),
+    *("test_golden_images", "test_minimax_end_to_end", "test_round_collectives"),
+)
+"""Groups of a minute and more. They begin first, so that no worker waits for one at the end."""
 
 MOST_YOUNG = 20_000
 """Objects allocated between two garbage collections; more would leave too much garbage."""
@@ -75,12 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def share_programs(config: pytest.Config, shared: bool) -> None:
-    """Share compiled programs in a run, servers too, without touching the user's cache."""
-    if hasattr(config, "workerinput"):  # The worker inherits the directory.
-        directory = os.environ[CACHE]
-    else:
-        directory = tempfile.mkdtemp(prefix="programs") if shared else ""
-        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    """Share compiled programs between workers, servers and runs, but not with the user's cache."""
+    directory = str(PROGRAMS) if shared else ""
+    if shared and not hasattr(config, "workerinput"):
+        PROGRAMS.mkdir(parents=True, exist_ok=True)
+        if sum(file.stat().st_size for file in PROGRAMS.iterdir()) > MOST_BYTES:
+            shutil.rmtree(PROGRAMS)
     os.environ |= {CACHE: directory, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     jax.config.update("jax_compilation_cache_dir", directory or None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -99,6 +109,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+    items.sort(key=place_of)
+
+
+def place_of(item: pytest.Item) -> int:
+    """Return the place of the item's group in SLOWEST; all others follow in their own order."""
+    mark = item.get_closest_marker("xdist_group")
+    return SLOWEST.index(mark.args[0]) if mark and mark.args[0] in SLOWEST else len(SLOWEST)
 
 
 def group_of(path: Path) -> str:

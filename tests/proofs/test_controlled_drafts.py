@@ -66,6 +66,7 @@ def test_strong_options_leave_drafts_their_acceptance(engine: Engine, free: floa
         assert accepted(engine, options) > LEAST * free, name
 
 
+@pytest.mark.long
 def test_the_proof_notices_drafts_that_ignore_the_options(
     target: Target, draft: Eagle3Draft, free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

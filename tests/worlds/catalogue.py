@@ -212,11 +212,10 @@ TWO = Setup(2, False, "latent", "float32", True)
 SMALL = {"page_size": 2, "num_pages": 60}
 FEW = [
     tiny("chain", sizes(K)),
-    tiny("reduced draft", sizes(6, page_size=2, num_pages=60), "reduced"),
     tiny(
-        "any order of k",
-        sizes(K, adaptive=True),
-        "latent",
+        "any order of k, reduced draft",
+        sizes(K, adaptive=True, page_size=2, num_pages=60),
+        "reduced",
         prepare=follow_the_script,
     ),
     tiny("host memory", sizes(K, kv_offloading_bytes=10_000_000), repeats=False),
@@ -243,7 +242,8 @@ FEW = [
 SWEEP = [
     tiny("tree", sizes(K, **TREE)),
     tiny("k = 1", sizes(1, page_size=16, num_pages=9)),
-    tiny("k = 6", sizes(6, **SMALL)),
+    tiny("k = 6, reduced draft", sizes(6, **SMALL), "reduced"),
+    tiny("any order of k", sizes(K, adaptive=True), "latent", prepare=follow_the_script),
     tiny("exact", sizes(K, exact=True)),
     tiny("exact and grammar", sizes(K, exact=True), optimised=True, repeats=False, **SPELLING),
     tiny("deep tree", sizes(6, eagle_topk=2, num_draft_tokens=20, **SMALL)),

@@ -60,7 +60,9 @@ def test_a_wrong_verify_is_noticed(
 
 
 @world_test("chain")
-@pytest.mark.parametrize(("layer", "name"), [(mla, "mla_decode"), (gqa, "gqa_decode")])
+@pytest.mark.parametrize(
+    ("layer", "name"), sweep([(mla, "mla_decode"), (gqa, "gqa_decode")], [(mla, "mla_decode")])
+)
 def test_a_row_read_too_far_is_noticed(
     world: World, layer: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +128,7 @@ def first_mask_everywhere(matcher: Any, masks: Any, drafts: list[int]) -> list[i
 FILL = LLGuidanceMatcher.fill
 
 
+@pytest.mark.long
 @world_test("grammar, k by batch")
 def test_masks_that_do_not_follow_the_drafts_are_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -179,10 +182,9 @@ BROKEN_DEVICES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("devices")
-@pytest.mark.parametrize(
-    ("name", "module", "function", "wrong"), sweep(BROKEN_DEVICES, BROKEN_DEVICES[:1])
-)
+@pytest.mark.parametrize(("name", "module", "function", "wrong"), BROKEN_DEVICES)
 def test_what_devices_tell_each_other_wrongly_is_noticed(
     name: str, module: Any, function: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +197,7 @@ def test_what_devices_tell_each_other_wrongly_is_noticed(
         laws.test_speculation_changes_no_answer(record)
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("devices")
 def test_pages_that_other_images_share_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send prompts that differ only in images of the same grid, in sequence and without drafts."""

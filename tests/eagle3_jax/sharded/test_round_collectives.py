@@ -91,7 +91,8 @@ def test_a_layer_adds_two_sums_and_nothing_gathers_logits_or_weights(by_expert: 
     assert max(c.nbytes for c in others) <= ROWS * 8 * 15 * 4
 
 
-@pytest.mark.parametrize("parts", sweep([2, 8], [2]))
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [2, 8])
 def test_divided_contexts_add_queries_and_shares_and_nothing_as_large_as_a_context(
     parts: int,
 ) -> None:
@@ -115,6 +116,7 @@ def test_divided_contexts_add_queries_and_shares_and_nothing_as_large_as_a_conte
     assert max(added) == max(moved)
 
 
+@pytest.mark.long
 def test_devices_of_a_kv_head_gather_its_queries_and_exchange_its_shares() -> None:
     """Each pass gathers once and exchanges once, of the heads of four devices; nothing is larger
     than what the sums of hidden states are."""

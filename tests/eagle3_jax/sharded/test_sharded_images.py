@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import pytest
 from driving import drive, sizes
-from sweeps import sweep
 from tiny import TARGET, tiny_draft, tiny_target
 from tiny_vision import PAD, VISION, drawn, image, with_images
 
@@ -45,7 +44,8 @@ WAYS = [(2, 1, {}), (2, 1, {"mm_encoder_tp_mode": "weights"}), (2, 1, SHARED)]
 WAYS += [(1, 2, {}), (2, 2, {})]
 
 
-@pytest.mark.parametrize(("devices", "replicas", "changes"), sweep(WAYS, WAYS[1:2]))
+@pytest.mark.long
+@pytest.mark.parametrize(("devices", "replicas", "changes"), WAYS)
 def test_devices_encode_each_image_once_and_answer_as_one(
     devices: int, replicas: int, changes: dict[str, Any]
 ) -> None:

@@ -56,6 +56,7 @@ def test_four_devices_learn_what_one_does(config: DraftConfig, steps: int) -> No
     assert alone[-1] < alone[0] - 0.001 * steps
 
 
+@pytest.mark.long
 def test_four_parts_of_a_batch_make_the_update_of_the_whole() -> None:
     target, batches = tiny_target(), [random_batch(i, rows=8) for i in range(4)]
     assert len({float(np.sum(rows)) for rows in batches[0].wanted}) > 1, "parts differ"

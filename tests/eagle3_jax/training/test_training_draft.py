@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from sweeps import sweep
 from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tiny_target, training
 
 from eagle3_jax.full_pass import draft_forward, forward
@@ -99,7 +98,8 @@ def test_the_commonest_ids_make_the_draft_vocabulary() -> None:
     assert (np.arange(4) + d2t).tolist() == [0, 2, 4, 5]
 
 
-@pytest.mark.parametrize("loss", sweep(DIVERGENCES, ["lk"]))
+@pytest.mark.long
+@pytest.mark.parametrize("loss", DIVERGENCES)
 def test_loss_falls_and_the_shared_embedding_stays(target: Target, loss: str) -> None:
     draft = tiny_draft(target)
     _, _, rest = split_draft(draft)

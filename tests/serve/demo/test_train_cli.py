@@ -152,6 +152,7 @@ def test_a_draft_of_any_published_shape_trains_from_there_and_is_judged_as_serve
         np.testing.assert_allclose(a, b, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.long
 def test_an_embedding_of_the_first_drafts_own_is_kept_and_the_rest_is_trained(
     target_dir: Path, data: Path, tmp_path: Path
 ) -> None:

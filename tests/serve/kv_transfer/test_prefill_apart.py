@@ -115,6 +115,7 @@ def test_pages_of_an_image_are_found_for_the_same_image_alone(
     assert_nothing_lost(taker)
 
 
+@pytest.mark.long
 def test_devices_that_divide_contexts_pull_their_parts_in_float8_too() -> None:
     """In exact mode."""
     fields: dict[str, Any] = {"exact": True, "kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}

@@ -72,6 +72,7 @@ def test_a_template_that_leaves_an_image_out_is_refused(
         unseeing(first)
 
 
+@pytest.mark.long
 def test_features_see_what_serving_sees(make: SampleMaker, asked: list[Asked]) -> None:
     """Of packed rows, some with text alone, in the order of an epoch and the next."""
     target, vision = load_target(TARGET), load_vision(TARGET)

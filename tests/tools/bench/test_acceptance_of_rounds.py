@@ -124,6 +124,7 @@ def standard_errors_off(drafts: Sequence[Draft]) -> float:
     return float(abs(np.mean([draft.accepted for draft in drafts]) - expected.mean()) / error)
 
 
+@pytest.mark.long
 def test_the_engines_rounds_accept_as_their_probabilities_say(drafts: list[Draft]) -> None:
     engine = build_engine(
         small_pair(), num_speculative_tokens=K, max_model_len=LENGTH, batch_buckets=(BATCH,)
@@ -135,5 +136,6 @@ def test_the_engines_rounds_accept_as_their_probabilities_say(drafts: list[Draft
     assert standard_errors_off(drafts) < 3
 
 
+@pytest.mark.long
 def test_the_proof_notices_other_probabilities(drafts: list[Draft]) -> None:
     assert standard_errors_off([draft._replace(q=draft.p) for draft in drafts]) > 3

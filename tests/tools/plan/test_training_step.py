@@ -79,6 +79,7 @@ def test_an_update_keeps_its_state_in_place_and_exchanges_no_logits(
     assert states and max(one.nbytes for one in states) <= LENGTH * 2 * HIDDEN * 4
 
 
+@pytest.mark.long
 def test_programs_compiled_for_one_pair_hold_for_all_four() -> None:
     """A target's pass has the same shapes beside both drafts, an update beside both targets."""
     compiled = {job.part: Counter[str]() for job in step_jobs(PUBLISHED)}

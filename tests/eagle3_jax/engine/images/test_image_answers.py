@@ -71,7 +71,8 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", sweep(WAYS, WAYS[:1]), ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("changes", WAYS, ids=str)
 def test_greedy_answers_are_the_best_tokens_of_a_whole_pass(changes: dict[str, Any]) -> None:
     """With drafts, for images of every place in a prompt, with pages for less than two of them, and
     where features of one image push out those of another."""

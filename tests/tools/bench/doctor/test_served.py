@@ -73,6 +73,7 @@ def test_the_tower_of_a_pair_that_takes_images_is_there(seeing: list[Call]):
     assert "item_attention" in {call.operation for call in seeing}
 
 
+@pytest.mark.long
 def test_trees_call_attention_with_their_ancestors_and_rehearsals_an_operation_in_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ):
