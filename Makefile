@@ -28,12 +28,15 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
+# Importing all files to find these few takes each process half a minute.
+OPTIMISED = tests/worlds $$(grep -rl --include='test_*.py' mark.optimised tests)
+
 # Compiling takes most of the time, so it is quick, and as for users where two programs must have equal
 # bits, or where running takes longer: the tests marked `optimised`. One that hangs fails, and says where.
 # Three processes on two cores: tests wait for servers and disks a third of their time.
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --timeout 600 -m "not optimised"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 -m optimised --optimise
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 -m optimised --optimise $(OPTIMISED)
 
 # The page at / in headless Chromium, which must be installed; keeps the picture in docs.
 page-check: .venv/installed-page-check
