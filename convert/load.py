@@ -9,13 +9,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from convert.abstract_model import AbstractModel, abstract_model
 from convert.activations import Activations, check_activations
 from convert.fill import ParameterSource
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.source import Source
 from convert.models.eagle3 import canonical_draft_name
 from convert.models.vision import PARTS as VISION_PARTS
-from convert.outline import Outline, outline
 from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
 from convert.published.directory import Published, open_published
 from convert.published.parameters import (
@@ -59,23 +59,23 @@ def load_target(
         FileNotFoundError: files are missing.
         ValueError: anything in the checkpoint does not fit.
     """
-    return outline_target(
+    return prepare_target(
         path, dtype=dtype, mesh=mesh, quantize_activations=quantize_activations
     ).fill()
 
 
-def outline_target(
+def prepare_target(
     path: str | Path | Source,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     quantize_activations: Activations = True,
-) -> Outline[Target]:
+) -> AbstractModel[Target]:
     """Build the checked abstract model that `load_target` fills, without reading weights."""
     check_activations(quantize_activations)
     model, source = open_target(path, run_dtype(dtype))
     # A converted checkpoint also holds the vision part, which `load_vision` loads.
-    return outline(model, source, quantize_activations, mesh, VISION_PARTS)
+    return abstract_model(model, source, quantize_activations, mesh, VISION_PARTS)
 
 
 def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
@@ -113,7 +113,7 @@ def load_draft(
     Raises:
         ValueError: the draft was made for another target. Other errors are those of `load_target`.
     """
-    return outline_draft(
+    return prepare_draft(
         path,
         target,
         dtype=dtype,
@@ -127,7 +127,7 @@ def load_draft(
     ).fill()
 
 
-def outline_draft(
+def prepare_draft(
     path: str | Path | Source,
     target: Target,
     *,
@@ -139,7 +139,7 @@ def outline_draft(
     int4_order: Int4OrderChoice = "auto",
     rope_theta: float | None = None,
     yarn_factor: float | None = None,
-) -> Outline[Eagle3Draft]:
+) -> AbstractModel[Eagle3Draft]:
     """Build the checked abstract model that `load_draft` fills. `target` may be abstract too."""
     if mesh is not None and mesh != (found := mesh_of(target)):
         raise ValueError(f"a draft lies on its target's mesh, {found}, or on none; got {mesh}")
@@ -162,7 +162,7 @@ def outline_draft(
     parameters = source if isinstance(source, Stored) else plan_draft(source, draft, shared)
     if (offsets := parameters.read_target_offsets()) is not None:
         check_target_ids(source.directory, config, offsets)
-    found_draft = outline(draft, parameters, quantize_activations, mesh, shared)
+    found_draft = abstract_model(draft, parameters, quantize_activations, mesh, shared)
     for name in shared:
         setattr(draft, name, getattr(target, name))
     return found_draft

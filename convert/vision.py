@@ -5,11 +5,11 @@ from pathlib import Path
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from convert.abstract_model import AbstractModel, abstract_model
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.source import Source
 from convert.load import run_dtype
 from convert.models.vision import PARTS
-from convert.outline import Outline, outline
 from convert.published.directory import Published, open_published
 from convert.published.vision import abstract_vision, has_vision, plan_vision, vision_config_of
 from convert.store.reader import is_store
@@ -31,25 +31,25 @@ def load_vision(
     heads and columns. `read_image` takes the model's `config`. Raises as `load_target`, and
     ValueError without vision.
     """
-    return outline_vision(path, dtype=dtype, mesh=mesh, split=split).fill()
+    return prepare_vision(path, dtype=dtype, mesh=mesh, split=split).fill()
 
 
-def outline_vision(
+def prepare_vision(
     path: str | Path | Source,
     *,
     dtype: DTypeLike | None = None,
     mesh: Mesh | None = None,
     split: bool = False,
-) -> Outline[VisionModel]:
+) -> AbstractModel[VisionModel]:
     """Build the checked abstract model that `load_vision` fills, without reading weights."""
     source = _open(path)
     model = abstract_vision(vision_config_of(source), run_dtype(dtype), split=split)
     if not isinstance(source, Stored):
-        return outline(model, plan_vision(source, model), True, mesh)
+        return abstract_model(model, plan_vision(source, model), True, mesh)
     if not holds_vision(path):
         raise ValueError(f"{source.directory} was converted without vision: convert it again")
     text = {stored.split(".")[0] for stored in source.store.parameters}.difference(PARTS)
-    return outline(model, source, True, mesh, text)
+    return abstract_model(model, source, True, mesh, text)
 
 
 def holds_vision(path: str | Path | Source) -> bool:

@@ -106,7 +106,7 @@ def _run(engine: Engine, requests: list[Request]) -> list[Generation]:
         engine.add(request)
     while engine.has_work:
         for output in engine.step():
-            collected[output.request_id].take(output)
+            collected[output.request_id].add(output)
             seeds[output.request_id] = output.seed
     return [
         _put_together(collected[r.request_id], seeds[r.request_id], r.sampling) for r in requests

@@ -12,10 +12,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.anthropic.messages import messages_router
-from serve.asgi.arrivals import Arriving
 from serve.asgi.auth import Authenticate
 from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
+from serve.asgi.in_flight import InFlightMiddleware
 from serve.asgi.known_hosts import KnownHosts
 from serve.asgi.root_path import UnderRoot
 from serve.asgi.synthetic_header import synthetic_header
@@ -122,7 +122,7 @@ def _add_middleware(
     app.add_middleware(BodyLimit, **limits)
     keys = {"keys": operations.api_keys, "admin_key": operations.admin_api_key}
     app.add_middleware(Authenticate, **keys)
-    app.add_middleware(Arriving, arrivals=service.arrivals)
+    app.add_middleware(InFlightMiddleware, in_flight=service.in_flight)
     if http.cors:
         # Outside authentication: a browser sends its preflight without a key, and must read errors
         # too.

@@ -25,7 +25,7 @@ def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
     if options.hosts or options.operations.kv_events or options.http.tls:
         raise ValueError("several hosts, --kv-events-config and HTTPS are eagle3-serve's alone")
     report = LoggedStartup()
-    keep_compiled_programs(report.say)
+    keep_compiled_programs(report.notify)
     found = find_pair(options, Console(stderr=True, quiet=True))
     service = prepare(options, found, report, None, None)
     named, spell = service.model.names[0], service.tokenizer.token_bytes

@@ -16,15 +16,15 @@ from serve.chat_setup import read_answers, set_up_chat, set_up_images
 from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
-from serve.kv_transfer.start import one_after_the_other, start_transfers
+from serve.kv_transfer.start import call_in_order, start_transfers
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.serve_options import ServeOptions
+from serve.pair.abstract_models import prepare_pair
 from serve.pair.generation_config import choose_defaults
 from serve.pair.loading import LoadedPair, build_engine, fit_length, load_pair, pair_of
-from serve.pair.notices import Say
-from serve.pair.outlines import outline_pair
-from serve.startup import LoggedStartup, StartupReport, describe_engine, say_cautions
+from serve.pair.notices import Notify
+from serve.startup import LoggedStartup, StartupReport, describe_engine, notify_of_cautions
 from serve.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -58,17 +58,17 @@ def prepare(
 ) -> Service:
     """Load the pair and return the service. Raises ValueError or OSError if that fails."""
     choose = choose_defaults(options.generation_config, options.generation_overrides)
-    engine, pair = build(options, found, report.say, leader, events.log if events else None)
+    engine, pair = build(options, found, report.notify, leader, events.log if events else None)
     names = options.served_model_name or (options.model or options.demo,)
     metrics = Metrics(names[0])
-    transfers = start_transfers(engine, options.kv_transfer, report.say)
+    transfers = start_transfers(engine, options.kv_transfer, report.notify)
     thread = EngineThread(
         engine,
         metrics,
         max_queued=options.operations.max_queued,
         progress=report.on_compiled,
         explain=leader.explain if leader else None,
-        between_steps=one_after_the_other(
+        between_steps=call_in_order(
             events and events.publish, transfers and transfers.between_steps
         ),
     )
@@ -81,8 +81,8 @@ def prepare(
     share = options.memory.claim(os.environ) if options.memory else None
     metrics.describe_cache(engine.config, share)
     model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
-    report.say(describe_engine(engine.config))
-    say_cautions(engine.config, report.say)
+    report.notify(describe_engine(engine.config))
+    notify_of_cautions(engine.config, report.notify)
     return Service(
         model,
         limited(pair.tokenizer),
@@ -121,7 +121,7 @@ def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
 def build(
     options: ServeOptions,
     found: PairDirectories,
-    say: Say,
+    notify: Notify,
     peers: Peers | None = None,
     kv_events: KVEventLog | None = None,
 ) -> tuple[Engine, LoadedPair]:
@@ -141,12 +141,16 @@ def build(
         return fit_length(options.engine, options.max_model_len, target)
 
     if isinstance(peers, Devices):
-        outlined = outline_pair(*named, **wanted, say=lambda _: None)  # The peers have printed it.
-        asked = configure(outlined.target.model.config, None)
-        pair = pair_of(outlined, peers.built.configure(asked))
+        prepared = prepare_pair(
+            *named, **wanted, notify=lambda _: None
+        )  # The peers have printed it.
+        asked = configure(prepared.target.model.config, None)
+        pair = pair_of(prepared, peers.info.configure(asked))
     else:
-        say(f"loading {options.model or options.demo}")
-        pair = load_pair(*named, **wanted, memory=options.memory, configure=configure, say=say)
+        notify(f"loading {options.model or options.demo}")
+        pair = load_pair(
+            *named, **wanted, memory=options.memory, configure=configure, notify=notify
+        )
     clock = time.monotonic
     return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair
 

@@ -25,14 +25,14 @@ from serve.demo import PairDirectories, find_pair
 from serve.engine.thread import EngineThread
 from serve.engine_setup import Report, build, build_again, prepare
 from serve.hosts.facts import Facts, facts
-from serve.hosts.runtime import leave
+from serve.hosts.runtime import exit_now
 from serve.kv_events.start import publishing
 from serve.openai.service import Service
-from serve.options.foreign.flags import say_without_effect
-from serve.options.foreign.variables import say_not_read
+from serve.options.foreign.flags import describe_ignored_flags
+from serve.options.foreign.variables import describe_ignored_variables
 from serve.options.hosts import HostOptions, joined
 from serve.options.serve_options import ServeOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport
 from serve.telemetry.logs import configure_logging
@@ -60,32 +60,32 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
     console, report = _begin(options)
     if options.hosts and not options.hosts.leads:
         return _follow(options, options.hosts, report, console)
-    for line in (*say_without_effect(without_effect), *say_not_read(os.environ)):
-        report.say(line)
+    for line in (*describe_ignored_flags(without_effect), *describe_ignored_variables(os.environ)):
+        report.notify(line)
     group = leader = None
     with ExitStack() as stack:
         try:
             address = stack.enter_context(bind(options.host, options.port))
             found = find_pair(options, console)
-            group = _group(options, argv, found, report.say)
+            group = _group(options, argv, found, report.notify)
             leader = group.lead() if group else None
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
-            events = stack.enter_context(publishing(options.operations.kv_events, report.say))
+            events = stack.enter_context(publishing(options.operations.kv_events, report.notify))
             service = prepare(options, found, report, leader, events)
             observers, send_spans = observers_of(
                 options.operations, service.model.names[0], service.tokenizer.token_bytes
             )
             max_connections = room_for_connections()
         except (OSError, ValueError) as error:
-            report.say(f"eagle3-serve: error: {error}")
+            report.notify(f"eagle3-serve: error: {error}")
             if group:
                 group.stop(str(error))
-                leave(2)
+                exit_now(2)
             return 2
         if warning := exposure(address, options.operations.api_keys):
-            report.say(warning)
+            report.notify(warning)
         again = partial(build_again, options, found, service, events and events.log)
-        beside = partial(group.accompany, rebuild=again) if group else None
+        beside = partial(group.supervise, rebuild=again) if group else None
         profiler = group.profiler if group else jax.profiler
         keys, allowed = options.operations.api_keys, options.http.allowed_hosts
         web = replace(options.http, checks_hosts=checks_hosts(address, keys, allowed))
@@ -96,7 +96,7 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
         group.stop()
     do_within(SEND_S, send_spans)
     # A regular return would crash if a thread still compiles, and would wait for other threads.
-    leave(status)
+    exit_now(status)
 
 
 def _begin(options: ServeOptions) -> tuple[Console, Report]:
@@ -104,7 +104,7 @@ def _begin(options: ServeOptions) -> tuple[Console, Report]:
     configure_logging(options.operations.log_format)
     console = Console(stderr=True, quiet=options.operations.log_format == "json")
     report = LoggedStartup() if console.quiet else StartupReport(console)
-    keep_compiled_programs(report.say)
+    keep_compiled_programs(report.notify)
     raise_limit()
     # The time to parse an integer grows with the square of its digits.
     sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
@@ -122,7 +122,7 @@ def _follow(
     try:
         found = find_pair(options, console)
     except (OSError, ValueError) as error:
-        report.say(f"eagle3-serve: error: {error}")
+        report.notify(f"eagle3-serve: error: {error}")
         return 2
     from serve.hosts.follow import follow  # Needs the extra hosts.
 
@@ -131,24 +131,24 @@ def _follow(
         hosts,
         _alike(options, found),
         options.parallel.devices,
-        lambda say: build(options, found, say)[0],
-        report.say,
+        lambda notify: build(options, found, notify)[0],
+        report.notify,
     )
 
 
 def _group(
-    options: ServeOptions, argv: Sequence[str], found: PairDirectories, say: Say
+    options: ServeOptions, argv: Sequence[str], found: PairDirectories, notify: Notify
 ) -> "Group | None":
     """Return the group of the engine's other processes, or None if there are none."""
     if options.ray:
-        from serve.hosts.ray_group import StartedByRay  # Needs the extras ray and hosts.
+        from serve.hosts.ray_group import RayGroup  # Needs the extras ray and hosts.
 
-        return StartedByRay(run, argv, options, _alike(options, found), say)
+        return RayGroup(run, argv, options, _alike(options, found), notify)
     if options.hosts:
-        from serve.hosts.group import StartedByHand  # Needs the extra hosts.
+        from serve.hosts.group import ManualGroup  # Needs the extra hosts.
 
         devices = options.parallel.devices
-        return StartedByHand(options.hosts, _alike(options, found), devices, say)
+        return ManualGroup(options.hosts, _alike(options, found), devices, notify)
     return None
 
 
@@ -173,7 +173,7 @@ async def _serve(
     server = GracefulServer(
         app,
         service.engine,
-        service.arrivals,
+        service.in_flight,
         drain_timeout_s=options.drain_timeout_s,
         client_timeout_s=options.operations.client_timeout_s,
         max_connections=max_connections,
@@ -197,4 +197,4 @@ async def _announce(
     where = joined(*address.getsockname()[:2])
     names = ", ".join(service.model.names)
     scheme = "http" if tls is None else "https"
-    report.say(f"ready: {scheme}://{where}/v1 (model {names}; /health, /metrics, /docs)")
+    report.notify(f"ready: {scheme}://{where}/v1 (model {names}; /health, /metrics, /docs)")

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eagle3_jax.engine import EngineConfig
 from serve.options.serve_options import UNMEASURED
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ class StartupReport:
         self._progress = counting_bar(console, "programs")
         self._task = self._progress.add_task("compiling", total=None)
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
         """Show that `done` of `total` programs are compiled and `program` is next. Thread-safe."""
         if not self._console.is_terminal:
-            self.say(f"compiled {done}/{total} programs")
+            self.notify(f"compiled {done}/{total} programs")
             return
         if not self._progress.finished:
             self._progress.start()
@@ -54,7 +54,7 @@ class StartupReport:
 class LoggedStartup:
     """Reports the same progress as log records, for programs that read the log."""
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         logger.info(text)
 
     def on_compiled(self, program: str, done: int, total: int) -> None:
@@ -81,12 +81,12 @@ def describe_engine(config: EngineConfig) -> str:
     )
 
 
-def say_cautions(config: EngineConfig, say: Say) -> None:
+def notify_of_cautions(config: EngineConfig, notify: Notify) -> None:
     """Report options that make answers differ from those of the model."""
     if config.kv_cache_scale == float(UNMEASURED):
-        say(
+        notify(
             "KV cache: factor 1 for all pools, so that values beyond 448 saturate; "
             "eagle3-bench accept --measure-kv-scales finds better ones"
         )
     if (length := config.method.synthetic_acceptance_length) is not None:
-        say(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")
+        notify(f"synthetic acceptance, {length:g} tokens a round: answers are not the model's")

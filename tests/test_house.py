@@ -12,7 +12,7 @@ MODULES_A_FOLDER = 24
 LINES_A_FILE = 500
 LINES_A_FUNCTION = 50
 ONE_MEANING = (
-    *("Plan", "Tiles", "Say", "Choice", "Side", "Message", "Rows", "Report"),
+    *("Plan", "Tiles", "Notify", "Choice", "Side", "Message", "Rows", "Report"),
     *("Pair", "Batch", "Scheme", "Observer", "OneLineParser"),
 )
 """Names that once had several meanings; each may be defined in one module only."""

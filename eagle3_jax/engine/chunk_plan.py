@@ -30,7 +30,7 @@ class ChunkPlan:
         start = sequence.num_prefilled
         end = min(start + most, len(sequence.prefill_ids))
         if images:
-            end = images.reach(sequence.request.images, start, end)
+            end = images.chunk_end(sequence.request.images, start, end)
         return cls(sequence, start, end - start)
 
     @property

@@ -20,14 +20,14 @@ from eagle3_jax.engine.grammars.thinking import matcher_of
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
-from eagle3_jax.engine.kv.tiers.below import tiers_below
-from eagle3_jax.engine.kv.tiers.exports import Exports
+from eagle3_jax.engine.kv.tiers.below import make_lower_tiers
+from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages
 from eagle3_jax.engine.page_tiers import PageBytes
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.output import ProgramOutput, RowReport
 from eagle3_jax.engine.programs.processes.call import Peers
-from eagle3_jax.engine.programs.processes.questions import Asked
-from eagle3_jax.engine.programs.processes.remote import Built
+from eagle3_jax.engine.programs.processes.queries import PendingQuery
+from eagle3_jax.engine.programs.processes.remote import EngineInfo
 from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
@@ -99,7 +99,7 @@ class Engine:
         images = vision and ImageLayout.of(vision, target, draft, config)
         more: Any = {"has_grammars": self.grammars is not None, "peers": peers}
         self._runner = Runner(target, draft, config, vision=vision, images=images, **more)
-        tiers = tiers_below(self._runner, config, kv_events, alone=peers is None)
+        tiers = make_lower_tiers(self._runner, config, kv_events, alone=peers is None)
         self._replicas = Replicas(config, tiers, kv_events, images)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[InFlight] = deque()
@@ -114,11 +114,11 @@ class Engine:
         self._runner.compile(progress)
 
     @property
-    def built(self) -> Built:
+    def info(self) -> EngineInfo:
         """Facts that an engine without devices must know to drive this one."""
-        return self._runner.built
+        return self._runner.info
 
-    def follow(self, messages: Iterable[bytes | Asked]) -> None:
+    def follow(self, messages: Iterable[bytes | PendingQuery]) -> None:
         """Run the calls of another process's engine; raise ValueError for impossible messages."""
         self._runner.follow(messages)
 
@@ -146,7 +146,7 @@ class Engine:
         """Forget cached pages; return False and do nothing while there are requests."""
         if self._sequences:
             return False
-        self._replicas.forget_prefixes()
+        self._replicas.drop_prefixes()
         return True
 
     @property
@@ -159,10 +159,10 @@ class Engine:
         self.started = []
         self._masking.begin_step()
         self._replicas.begin_step()
-        self._preempt(self._replicas.debtor)
+        self._preempt(self._replicas.to_preempt)
         dispatched = self._dispatch_prefill()
         for _ in range(MOST_CHUNKS - 1):
-            if self._replicas.leaves_slots_idle:
+            if self._replicas.has_idle_slots:
                 self._dispatch_prefill()
         dispatched |= self._dispatch_round()
         self._end_failed()
@@ -187,9 +187,9 @@ class Engine:
         return self._runner
 
     @property
-    def exports(self) -> Exports | None:
+    def outgoing(self) -> OutgoingPages | None:
         """Outgoing pages for other engines."""
-        return self._replicas.first.exports
+        return self._replicas.first.outgoing
 
     def kv_peaks(self) -> KVPeaks:
         """Return the largest magnitudes in the KV pools, without overwritten values."""
@@ -209,7 +209,7 @@ class Engine:
             return False
         members = [chunk.sequence for chunk in chunks]
         self.started += [s.request.request_id for s in members if not s.has_started]
-        output = self._runner.prefill(self._replicas.bring_images(chunks), masks)
+        output = self._runner.prefill(self._replicas.prepare_images(chunks), masks)
         self._replicas.chunks_dispatched(chunks)
         has_news = any(chunk.last or chunk.sequence.scores_prompt for chunk in chunks)
         # A chunk without news is read only to time the round after it.
@@ -268,7 +268,7 @@ class Engine:
                 self._read_oldest()
             else:
                 self._replicas.of(victim).preempt(victim)
-                self._masking.forget(victim.matcher)
+                self._masking.discard(victim.matcher)
 
     def _read_oldest(self) -> None:
         program = self._in_flight.popleft()
@@ -276,7 +276,7 @@ class Engine:
         if self._clock:
             now = self._clock()
             if program.timed is not None:
-                self._chooser.took(program.timed, now - self._last_read)
+                self._chooser.observe_time(program.timed, now - self._last_read)
             self._last_read = now
         for sequence, row in zip(program.members, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
@@ -295,12 +295,12 @@ class Engine:
             # The round began by writing final draft KV to the rows below its length.
             self._replicas.of(sequence).prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
-        kept = sequence.take(row.token_ids, row.logprobs)
+        kept = sequence.commit(row.token_ids, row.logprobs)
         self._counters.generation_tokens += kept
         if is_round and not replayed:
             wanted, accepted = sequence.wanted_drafts(drafted), len(row.token_ids) - 1
             kind = Round(drafted, wanted, row.verified, accepted, kept)
-            self._chooser.committed(row.verified, accepted)
+            self._chooser.observe_acceptance(row.verified, accepted)
             sequence.rounds.append(kind)
             self._counters.rounds[kind] += 1
         self._report(sequence)
@@ -310,7 +310,7 @@ class Engine:
         output = sequence.output()
         if sequence.status is Status.FINISHED:
             self._replicas.of(sequence).remove(sequence)
-            self._masking.forget(sequence.matcher)
+            self._masking.discard(sequence.matcher)
             del self._sequences[sequence.request.request_id]
         if output is not None:
             self._outputs.append(output)

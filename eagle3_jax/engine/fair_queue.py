@@ -19,7 +19,7 @@ TURN_TOKENS = 64
 
 
 @dataclass
-class ClientLine:
+class ClientQueue:
     """The sequences of one client: waiting ones in order of arrival, and the number with slots."""
 
     waiting: deque[Sequence] = field(default_factory=deque)
@@ -36,7 +36,7 @@ class FairQueue:
         self.admitted: list[Sequence] = []
         """Sequences with a slot, oldest first."""
         self._config = config
-        self._lines: dict[str, ClientLine] = {}  # The least recently served client first.
+        self._lines: dict[str, ClientQueue] = {}  # The least recently served client first.
         self._rounds_since_preemption = ROUNDS_BETWEEN_PREEMPTIONS
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class FairQueue:
 
     def append(self, sequence: Sequence) -> None:
         """Queue a new sequence behind those of its client."""
-        self._lines.setdefault(sequence.request.client, ClientLine()).waiting.append(sequence)
+        self._lines.setdefault(sequence.request.client, ClientQueue()).waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a waiting sequence."""
@@ -105,7 +105,7 @@ class FairQueue:
         """The sequence admitted last of the client with the most slots."""
         return max(reversed(self.admitted), key=self._num_slots)
 
-    def debtor(self, is_ready: Callable[[Sequence], bool]) -> Sequence | None:
+    def to_preempt(self, is_ready: Callable[[Sequence], bool]) -> Sequence | None:
         """Return the sequence that must yield its slot to the first waiting one, if any.
 
         It is the youngest of the client with the most slots, if that client keeps at least as many
@@ -140,7 +140,7 @@ class FairQueue:
         found = (s for s in reversed(self.admitted) if s.status is Status.PREFILLING)
         return {sequence.request.client: sequence for sequence in found}
 
-    def _line_of(self, sequence: Sequence) -> ClientLine:
+    def _line_of(self, sequence: Sequence) -> ClientQueue:
         return self._lines[sequence.request.client]
 
     def _num_slots(self, sequence: Sequence) -> int:

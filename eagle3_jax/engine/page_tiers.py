@@ -27,11 +27,11 @@ class KeyedSlot(NamedTuple):
     slot: int
 
 
-Place = Literal["disk", "remote"]
+PageOrigin = Literal["disk", "remote"]
 """Origin of pages that come into host memory: a directory or another server."""
 
 
-class TierRoom(NamedTuple):
+class TierOccupancy(NamedTuple):
     """Occupancy of a tier in pages. `tier` is a field of `TokensByTier`."""
 
     tier: str
@@ -80,7 +80,7 @@ class Tier(Protocol):
         """Start filling these pages, whose keys it has; they cannot be evicted meanwhile."""
         ...
 
-    def done(self) -> list[int]:
+    def poll(self) -> list[int]:
         """Poll copies; return, once, the pages filled in programs dispatched from now on."""
         ...
 
@@ -99,7 +99,7 @@ class Tier(Protocol):
         ...
 
     @property
-    def rooms(self) -> tuple[TierRoom, ...]:
+    def occupancy(self) -> tuple[TierOccupancy, ...]:
         """Occupancy of this tier and those below it."""
         ...
 
@@ -108,7 +108,7 @@ class PageSource(Protocol):
     """An origin from which its own threads copy pages into host memory."""
 
     @property
-    def place(self) -> Place:
+    def origin(self) -> PageOrigin:
         """Kind of the origin."""
         ...
 
@@ -120,7 +120,7 @@ class PageSource(Protocol):
         """Start filling these slots, whose keys it has or had."""
         ...
 
-    def done(self) -> list[tuple[int, bool]]:
+    def poll(self) -> list[tuple[int, bool]]:
         """Return newly completed copies as (slot, success); slots of failed copies are empty."""
         ...
 
@@ -129,7 +129,7 @@ class LowerTier(PageSource, Protocol):
     """A page source that also stores pages."""
 
     def save(self, pages: Sequence[KeyedSlot]) -> None:
-        """Start saving these slots, whose contents stay unchanged until `done`."""
+        """Start saving these slots, whose contents stay unchanged until `poll`."""
         ...
 
     def forget(self, keys: Sequence[bytes] | None) -> None:

@@ -11,7 +11,7 @@ from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
+from eagle3_jax.engine.kv.tiers.below import NO_TIERS, LowerTiers
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 
@@ -29,7 +29,7 @@ class Replicas:
     def __init__(
         self,
         config: EngineConfig,
-        tiers: TiersBelow = NO_TIERS,
+        tiers: LowerTiers = NO_TIERS,
         kv_events: KVEventLog | None = None,
         images: ImageLayout | None = None,
     ):
@@ -98,9 +98,9 @@ class Replicas:
                     idle.add(sequence)
                     break
 
-    def bring_images(self, chunks: Rows[ChunkPlan]) -> list[ChunkPlan]:
+    def prepare_images(self, chunks: Rows[ChunkPlan]) -> list[ChunkPlan]:
         """See Scheduler."""
-        return [self.of(chunk.sequence).bring_images(chunk) for chunk in chunks]
+        return [self.of(chunk.sequence).prepare_images(chunk) for chunk in chunks]
 
     def chunks_dispatched(self, chunks: Rows[ChunkPlan]) -> None:
         """See Scheduler."""
@@ -108,9 +108,9 @@ class Replicas:
             self.of(chunk.sequence).chunk_dispatched(chunk)
 
     @property
-    def leaves_slots_idle(self) -> bool:
+    def has_idle_slots(self) -> bool:
         """True if prompts wait although there are free slots."""
-        return any(scheduler.leaves_slots_idle for scheduler in self.schedulers)
+        return any(scheduler.has_idle_slots for scheduler in self.schedulers)
 
     def round_members(self) -> list[Sequence]:
         """Return the sequences that a round would advance."""
@@ -125,24 +125,24 @@ class Replicas:
         lacking = next(uncovered, None)
         return lacking and self.of(lacking).waiting.youngest
 
-    def debtor(self) -> Sequence | None:
+    def to_preempt(self) -> Sequence | None:
         """See Scheduler; returns the first of any replica."""
-        return next(filter(None, (scheduler.debtor() for scheduler in self.schedulers)), None)
+        return next(filter(None, (scheduler.to_preempt() for scheduler in self.schedulers)), None)
 
     def begin_step(self) -> None:
         """Advance page copies and count the step. See Scheduler."""
         for scheduler in self.schedulers:
             scheduler.waiting.count_round()
-            scheduler.go_on_with_copies()
+            scheduler.poll_copies()
 
-    def forget_prefixes(self) -> None:
+    def drop_prefixes(self) -> None:
         """Forget all cached pages."""
         for scheduler in self.schedulers:
-            scheduler.forget_prefixes()
+            scheduler.drop_prefixes()
 
     @property
     def is_copying(self) -> bool:
-        """True if `go_on_with_copies` has work."""
+        """True if `poll_copies` has work."""
         return any(scheduler.is_copying for scheduler in self.schedulers)
 
 

@@ -109,7 +109,7 @@ class CollectedOutput:
         """The whole text."""
         return "".join(self.texts)
 
-    def take(self, output: RequestOutput) -> None:
+    def add(self, output: RequestOutput) -> None:
         """Add an output."""
         self.texts.append(output.text)
         self.token_ids.extend(output.token_ids)

@@ -12,11 +12,11 @@ from eagle3_jax.engine.images.placement import check_images
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
-from eagle3_jax.engine.kv.tiers.below import NO_TIERS, TiersBelow
-from eagle3_jax.engine.kv.tiers.exports import Exports
-from eagle3_jax.engine.kv.tiers.fetches import Fetches
+from eagle3_jax.engine.kv.tiers.below import NO_TIERS, LowerTiers
+from eagle3_jax.engine.kv.tiers.incoming import IncomingPages
+from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages
 from eagle3_jax.engine.kv.tiers.write_through import WriteThrough
-from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, TierRoom, TokensByTier
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, TierOccupancy, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
 
@@ -27,7 +27,7 @@ class Scheduler:
     def __init__(
         self,
         config: EngineConfig,
-        tiers: TiersBelow = NO_TIERS,
+        tiers: LowerTiers = NO_TIERS,
         kv_events: KVEventLog | None = None,
         images: ImageLayout | None = None,
     ):
@@ -36,8 +36,8 @@ class Scheduler:
         self.tier, self.disk = tier, disk = tiers
         self.pages = PagePool(config.pool_pages, kv_events, has_tier=tier is not None)
         self.prefixes = PrefixCache(self.pages, config, tier, kv_events)
-        self.fetches = None if tier is None else Fetches(tier)
-        self.exports = None if tier is None else Exports(tier, self.pages)
+        self.incoming = None if tier is None else IncomingPages(tier)
+        self.outgoing = None if tier is None else OutgoingPages(tier, self.pages)
         self._writes = WriteThrough(tier, disk) if tier and disk else None
         self.waiting = FairQueue(config)
         self.admitted = self.waiting.admitted
@@ -60,16 +60,16 @@ class Scheduler:
 
     def _begin_fetch(self, sequence: Sequence) -> None:
         source = sequence.request.source or (self.disk and self.disk.source())
-        if source is not None and self.tier is not None and self.fetches is not None:
+        if source is not None and self.tier is not None and self.incoming is not None:
             sequence.source = source
             keys = self.prefixes.prompt_keys(sequence)
             known = self.pages.knows, self.tier.knows
             missing = {key for key in keys if not any(knows(key) for knows in known)}
-            sequence.fetched = self.fetches.begin(source, keys, missing)
+            sequence.fetched = self.incoming.begin(source, keys, missing)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished sequence and free its slot and pages."""
-        if sequence.spoiled:
+        if sequence.has_nonfinite_kv:
             # Shared ones too: rows that are not finite would fail every sequence that finds them.
             self._forget_below(self.pages.keys_of(sequence.pages))
             self.pages.forget(sequence.pages)
@@ -78,14 +78,14 @@ class Scheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def forget_prefixes(self) -> None:
+    def drop_prefixes(self) -> None:
         """Forget all cached pages, here and in the tiers."""
         self._forget_below(None)
         self.pages.forget_all()
 
     def _forget_below(self, keys: list[bytes] | None) -> None:
         """Remove these keys from tiers and transfers. With `keys=None`, remove all keys."""
-        for part in filter(None, (self.exports, self.fetches, self.tier, self.disk)):
+        for part in filter(None, (self.outgoing, self.incoming, self.tier, self.disk)):
             part.forget(keys)
 
     def next_chunk(self) -> ChunkPlan | None:
@@ -100,7 +100,7 @@ class Scheduler:
                 return ChunkPlan.next_of(sequence, self.config.prefill_chunk, self.images)
         return None
 
-    def bring_images(self, chunk: ChunkPlan) -> ChunkPlan:
+    def prepare_images(self, chunk: ChunkPlan) -> ChunkPlan:
         """Add the feature rows of a chunk's images, and the images to encode before it.
 
         The chunk must be dispatched next, because later chunks rely on these features.
@@ -108,7 +108,7 @@ class Scheduler:
         if self.images is None:
             return chunk
         sequence, end = chunk.sequence, chunk.start + chunk.length
-        new = tuple(self.images.bring(sequence, chunk.start, end))
+        new = tuple(self.images.assign_rows(sequence, chunk.start, end))
         rows = self.images.rows(sequence.request.images, chunk.start, chunk.length + 1)
         return replace(chunk, feature_rows=rows, new_images=new)
 
@@ -118,7 +118,7 @@ class Scheduler:
         return bool(self._free_slots)
 
     @property
-    def leaves_slots_idle(self) -> bool:
+    def has_idle_slots(self) -> bool:
         """True if prompts wait although there are free slots."""
         return bool(self.waiting and self._free_slots)
 
@@ -134,9 +134,9 @@ class Scheduler:
             sequence.kv_len = sequence.num_prefilled
             sequence.status = Status.RUNNING
             name = sequence.request.export_as
-            if name is not None and self.exports is not None:
+            if name is not None and self.outgoing is not None:
                 keys = sequence.page_keys[: sequence.num_published]
-                self.exports.begin(name, keys[: self.pages.count_known(keys)])
+                self.outgoing.begin(name, keys[: self.pages.count_known(keys)])
 
     def round_members(self) -> list[Sequence]:
         """Return the sequences that a round would advance."""
@@ -149,30 +149,30 @@ class Scheduler:
         return self.tier is not None and (self.tier.is_busy or self.pages.has_unsaved)
 
     @property
-    def tier_rooms(self) -> tuple[TierRoom, ...]:
+    def tier_occupancy(self) -> tuple[TierOccupancy, ...]:
         """Occupancy of the tiers below the devices."""
-        disk = () if self.disk is None else (self.disk.room,)
-        return (*(self.tier.rooms if self.tier else ()), *disk)
+        disk = () if self.disk is None else (self.disk.occupancy,)
+        return (*(self.tier.occupancy if self.tier else ()), *disk)
 
     @property
     def is_copying(self) -> bool:
-        """True if `go_on_with_copies` has work."""
-        beside = [part for part in (self.fetches, self.exports, self._writes) if part is not None]
+        """True if `poll_copies` has work."""
+        beside = [part for part in (self.incoming, self.outgoing, self._writes) if part is not None]
         return self.has_copies or any(part.is_busy for part in beside)
 
-    def go_on_with_copies(self) -> None:
+    def poll_copies(self) -> None:
         """Start sequences whose pages have arrived, and save exported, then free pages."""
-        if self.tier is None or self.fetches is None or self.exports is None:
+        if self.tier is None or self.incoming is None or self.outgoing is None:
             return
-        self.fetches.go_on()
-        for page in self.tier.done():
-            self.pages.arrived(page)
+        self.incoming.poll()
+        for page in self.tier.poll():
+            self.pages.mark_loaded(page)
         for sequence in self.admitted:
-            if sequence.status is Status.LOADING and not self.pages.awaits(sequence.pages):
+            if sequence.status is Status.LOADING and not self.pages.are_loading(sequence.pages):
                 sequence.status = Status.PREFILLING
-        self.exports.go_on()
+        self.outgoing.poll()
         if self._writes is not None:
-            self._writes.go_on()
+            self._writes.poll()
         self._save_unsaved()
 
     def _save_unsaved(self) -> None:
@@ -184,10 +184,10 @@ class Scheduler:
                 return
             self.pages.mark_saved(kept)
 
-    def debtor(self) -> Sequence | None:
+    def to_preempt(self) -> Sequence | None:
         """Return the sequence that must yield its slot and pages to a waiting client, if any."""
         is_short = self._lacks_pages or not self._free_slots
-        return self.waiting.debtor(self._is_ready) if is_short else None
+        return self.waiting.to_preempt(self._is_ready) if is_short else None
 
     def preempt(self, victim: Sequence) -> None:
         """Take slot and pages from a sequence; it becomes the next one of its client."""
@@ -203,7 +203,7 @@ class Scheduler:
 
     def _is_ready(self, sequence: Sequence) -> bool:
         """Return whether no pages are being transferred into host memory for it."""
-        return self.fetches is None or not self.fetches.waits_for(sequence.source)
+        return self.incoming is None or not self.incoming.waits_for(sequence.source)
 
     def _admit(self, sequence: Sequence) -> bool:
         """Admit a waiting sequence if there are enough pages; return whether prefill can start."""
@@ -213,7 +213,7 @@ class Scheduler:
         self.prefixes.count(sequence)
         self.waiting.admit(sequence)
         sequence.slot = self._free_slots.pop()
-        loading = self.pages.awaits(sequence.pages)
+        loading = self.pages.are_loading(sequence.pages)
         sequence.status = Status.LOADING if loading else Status.PREFILLING
         return not loading
 
@@ -225,17 +225,17 @@ class Scheduler:
         """
         keys = self.prefixes.find(sequence)
         here = [key for key in keys if self.pages.knows(key)]
-        shared = self.pages.share(here)
+        shared = self.pages.acquire(here)
         missing = self._pages_wanted(sequence) - len(shared)
         waits = missing > self.pages.disposable and self.has_copies
-        taken = None if waits else self.pages.take(missing)
+        taken = None if waits else self.pages.allocate(missing)
         if taken is None:
-            self.pages.give_back(shared)
+            self.pages.release(shared)
             return False
         fresh, known = iter(taken), dict(zip(here, shared, strict=True))
         below = [KeyedPage(key, next(fresh)) for key in keys if key not in known]
         for key, page in below:
-            self.pages.expect(page, key)
+            self.pages.reserve_for_load(page, key)
         known |= {key: page for key, page in below}
         sequence.pages = array("i", [*(known[key] for key in keys), *fresh])
         self.prefixes.reused(sequence, keys, {page.key for page in below})
@@ -249,7 +249,7 @@ class Scheduler:
         fetched, source = below & sequence.fetched, sequence.source
         tokens = {"host": len(below) - len(fetched)}
         if source is not None:
-            tokens[source.place] = len(fetched)
+            tokens[source.origin] = len(fetched)
         size = self.config.page_tokens
         return TokensByTier(**{tier: count * size for tier, count in tokens.items()})
 
@@ -266,12 +266,12 @@ class Scheduler:
             return True
         if missing > self.pages.disposable:
             self._save_unsaved()
-        taken = self.pages.take(missing)
+        taken = self.pages.allocate(missing)
         sequence.pages.extend(taken or [])
         return taken is not None
 
     def _release(self, sequence: Sequence, *, waits: bool) -> None:
         self.waiting.release(sequence, waits=waits)
         self._free_slots.append(sequence.slot)
-        self.pages.give_back(sequence.pages)
+        self.pages.release(sequence.pages)
         sequence.pages, sequence.num_published, sequence.num_prefilled = array("i"), 0, 0

@@ -200,7 +200,7 @@ class Sequence:
         if len(self.scored_prompt) == len(self.request.prompt_ids):
             self.prompt_logprobs = tuple(self.scored_prompt)
 
-    def take(self, token_ids: list[int], rows: LogprobRows | None) -> int:
+    def commit(self, token_ids: list[int], rows: LogprobRows | None) -> int:
         """Append a program's committed tokens up to the finish; return the answer's gain."""
         before, count = len(self.output_ids), self.request.sampling.logprobs
         for index, token in enumerate(token_ids):
@@ -249,7 +249,7 @@ class Sequence:
             self.finish("length")
 
     @property
-    def spoiled(self) -> bool:
+    def has_nonfinite_kv(self) -> bool:
         """True if it ended with non-finite logits, so that its KV may be non-finite too."""
         return (self.finish_reason, self.stop_reason) == ("error", FAILURES[NOT_FINITE])
 
@@ -260,7 +260,7 @@ class Sequence:
 
     def output(self) -> RequestOutput | None:
         """Return the output since the last call, or None while all of it is held back."""
-        token_ids, text = self.stream.take(final=self.status is Status.FINISHED)
+        token_ids, text = self.stream.release(final=self.status is Status.FINISHED)
         if not (token_ids or text or self.finish_reason):
             return None
         rounds, self.rounds = tuple(self.rounds), []

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
-from eagle3_jax.engine.grammars.masking import Asked, Masking, Masks
+from eagle3_jax.engine.grammars.masking import Masking, MaskRequest, Masks
 from eagle3_jax.engine.programs.output import ProgramOutput
-from eagle3_jax.engine.programs.placing import most_together, places
+from eagle3_jax.engine.programs.placing import largest_replica_batch, places
 from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.sequence import Sequence
 
@@ -40,7 +40,7 @@ def run_split_round(
     If a grammar allows only one token, the host drafts it.
     """
     config = runner.config
-    bucket = config.split_bucket_for(most_together(members))
+    bucket = config.split_bucket_for(largest_replica_batch(members))
     masks = runner.open_nodes(bucket * config.data_parallel_size)
     rows = zip(places(members, bucket), members, strict=True)
     constrained = [(row, s.matcher) for row, s in rows if s.matcher and s.matcher in first]
@@ -49,8 +49,8 @@ def run_split_round(
     proposal = runner.propose(members, masks[:, :1])
     tree = runner.read_drafts(proposal)
     drafts, parents = tree.tokens[:, 1:], tree.parents[:, 1:]
-    asked = [Asked(m, drafts[row].tolist(), parents[row].tolist()) for row, m in constrained]
-    behind = masking.behind_drafts(asked, [masks[row] for row, _ in constrained])
+    asked = [MaskRequest(m, drafts[row].tolist(), parents[row].tolist()) for row, m in constrained]
+    behind = masking.fill_after_drafts(asked, [masks[row] for row, _ in constrained])
     for (row, _), ids in zip(constrained, behind, strict=True):
         drafts[row] = ids
     return runner.verify(members, proposal, tree, masks)

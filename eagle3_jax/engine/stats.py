@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eagle3_jax.engine.acceptance import Acceptance, Round
-from eagle3_jax.engine.page_tiers import NO_TOKENS, TierRoom, TokensByTier
+from eagle3_jax.engine.page_tiers import NO_TOKENS, TierOccupancy, TokensByTier
 
 if TYPE_CHECKING:
     from eagle3_jax.engine.images.encoder_cache import EncoderCache
@@ -51,7 +51,7 @@ class EngineStats(Acceptance):
     skipped_finished: int = 0
     prefix_cache_queries: int = 0
     cached: TokensByTier = NO_TOKENS
-    tiers: tuple[TierRoom, ...] = ()
+    tiers: tuple[TierOccupancy, ...] = ()
     damaged_pages: int = 0
     failed_fetches: int = 0
     foreign_files: int = 0
@@ -109,9 +109,9 @@ class EngineStats(Acceptance):
             total_pages=total,
             prefix_cache_queries=sum(one.prefixes.num_queries for one in schedulers),
             cached=cached,
-            tiers=first.tier_rooms,
+            tiers=first.tier_occupancy,
             damaged_pages=disk.num_damaged if disk else 0,
-            failed_fetches=first.fetches.failed if first.fetches else 0,
+            failed_fetches=first.incoming.failed if first.incoming else 0,
             foreign_files=disk.num_ignored if disk else 0,
             **_of_images([one.images for one in schedulers if one.images]),
             synthetic_acceptance_length=first.config.method.synthetic_acceptance_length,

@@ -54,7 +54,7 @@ class TextStream:
             return None
         return self._cut_at_stop()
 
-    def take(self, *, final: bool) -> tuple[tuple[int, ...], str]:
+    def release(self, *, final: bool) -> tuple[tuple[int, ...], str]:
         """Release the settled tokens and text; everything if `final`."""
         if final:
             self._decode(flush=True)

@@ -11,7 +11,7 @@ CUBIC = -0.75
 """Parameter of the bicubic kernel, as in torch.nn.functional.interpolate."""
 
 
-class Places(NamedTuple):
+class PatchPositions(NamedTuple):
     """Item (never decreasing), frame, row and column of each patch, and its item's grid."""
 
     item: Int[Array, " n"]
@@ -24,7 +24,7 @@ class Places(NamedTuple):
 
 
 def learned_positions(
-    table: Float[Array, "height width hidden"], places: Places
+    table: Float[Array, "height width hidden"], places: PatchPositions
 ) -> Float[Array, "n hidden"]:
     """Resize the table to each item's grid: bicubic, corners not aligned, border repeated."""
     rows, row_weights = _taps(places.row, places.rows, table.shape[0])
@@ -51,7 +51,7 @@ def _taps(
     return jnp.clip(lines, 0, size - 1), jnp.where(d <= 1, near, far)
 
 
-def time_positions(places: Places, hidden: int) -> Float[Array, "n hidden"]:
+def time_positions(places: PatchPositions, hidden: int) -> Float[Array, "n hidden"]:
     """Return sin and cos of the frame number; zeros if an item has one frame."""
     powers = np.arange(hidden // 2, dtype=np.float32) / np.float32(hidden / 2)
     angles = places.frame[:, None] * (1 / TIME_THETA**powers).astype(np.float32)
@@ -59,7 +59,7 @@ def time_positions(places: Places, hidden: int) -> Float[Array, "n hidden"]:
     return jnp.where(places.frames[:, None] > 1, waves, 0.0)
 
 
-def rotation_angles(places: Places, head_dim: int) -> Float[Array, "n half"]:
+def rotation_angles(places: PatchPositions, head_dim: int) -> Float[Array, "n half"]:
     """Return the angle of each neighbouring pair of a head: by column, by row, by column, ..."""
     powers = np.arange(0, head_dim, 4, dtype=np.float32) / np.float32(head_dim)
     frequencies = jnp.asarray(1 / ROPE_THETA**powers, jnp.float32)

@@ -13,7 +13,7 @@ from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.layers.affine import BiasedLinear, JointHeads, LayerNorm
 from eagle3_jax.layers.linear import Axes, normal_param
 from eagle3_jax.layers.patch_positions import (
-    Places,
+    PatchPositions,
     learned_positions,
     rotate_pairs,
     rotation_angles,
@@ -75,7 +75,7 @@ class PatchEmbedding(nnx.Module):
         self.pixels = config.pixels
 
     def __call__(
-        self, patches: UInt8[Array, "n colours p p"], places: Places
+        self, patches: UInt8[Array, "n colours p p"], places: PatchPositions
     ) -> Float[Array, "n hidden"]:
         dtype = self.proj.weight.get_value().dtype
         mean, std = (
@@ -152,7 +152,7 @@ class VisionTower(nnx.Module):
         self.head_dim = config.head_dim
 
     def __call__(
-        self, patches: UInt8[Array, "n colours p p"], places: Places
+        self, patches: UInt8[Array, "n colours p p"], places: PatchPositions
     ) -> Float[Array, "n hidden"]:
         x = self.patch_embed(patches, places)
         return self.encoder(x, rotation_angles(places, self.head_dim), places.item)
@@ -218,7 +218,7 @@ class VisionModel(nnx.Module):
     def __call__(
         self,
         patches: UInt8[Array, "n colours p p"],
-        places: Places,
+        places: PatchPositions,
         frame_rows: Int[Array, "tokens frames"] | None = None,
     ) -> Float[Array, "rows text"]:
         """Compute float32 features of every token.

@@ -13,8 +13,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
+from eagle3_jax.training.distillation import TargetHead, compare
 from eagle3_jax.training.divergence import DIVERGENCES
-from eagle3_jax.training.lesson import Teacher, compare
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.placement import Placement
@@ -62,12 +62,12 @@ class DraftModels(NamedTuple):
     """Graph definitions of the modules whose arrays an update takes: draft and target head."""
 
     draft: nnx.GraphDef
-    teacher: nnx.GraphDef
+    target_head: nnx.GraphDef
 
 
 def draft_loss(
     draft: Eagle3Draft,
-    teacher: Teacher,
+    target_head: TargetHead,
     batch: PackedBatch,
     features: Features,
     recipe: DraftRecipe,
@@ -86,10 +86,10 @@ def draft_loss(
         recipe.num_steps,
         keep_activations=recipe.keep_activations,
     )
-    rows = taught_rows(batch.wanted)
+    rows = supervised_rows(batch.wanted)
     weights = jnp.stack([weight * rows / total for weight in recipe.step_weights])
     loss, agrees = compare(
-        teacher, draft, states, ahead(features.hidden), weights, DIVERGENCES[recipe.loss]
+        target_head, draft, states, ahead(features.hidden), weights, DIVERGENCES[recipe.loss]
     )
     alive, accepted = jnp.ones_like(rows), []
     for step, found in enumerate(agrees):
@@ -98,7 +98,9 @@ def draft_loss(
     return loss, DraftMetrics(loss, accepted[0], 1 + sum(accepted, jnp.float32(0)))
 
 
-def taught_rows(wanted: Float[Array | np.ndarray, "rows length"]) -> Float[Array, "rows length"]:
+def supervised_rows(
+    wanted: Float[Array | np.ndarray, "rows length"],
+) -> Float[Array, "rows length"]:
     """Mark rows whose next two tokens are both wanted, where a chain may start or continue."""
     return ahead(wanted) * ahead(ahead(wanted))
 
@@ -119,13 +121,13 @@ def draft_update(
         features: Features,
         total: Float[Array, ""],
     ) -> tuple[TrainState, DraftMetrics]:
-        rest, teacher_state = frozen
-        teacher = nnx.merge(models.teacher, teacher_state)
+        rest, target_head_state = frozen
+        target_head = nnx.merge(models.target_head, target_head_state)
 
         def loss_of(params: Any):
             computed = jax.tree.map(lambda x: x.astype(recipe.dtype), params)
             draft = nnx.merge(models.draft, computed, rest)
-            return draft_loss(draft, teacher, batch, features, recipe, total)
+            return draft_loss(draft, target_head, batch, features, recipe, total)
 
         (_, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -148,7 +150,7 @@ def draft_step(
     compiled = jax.jit(update, donate_argnums=0, compiler_options=gpu.compiler_options())
 
     def step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, DraftMetrics]:
-        asked = np.sum(taught_rows(batch.wanted))
+        asked = np.sum(supervised_rows(batch.wanted))
         total = placement.whole(np.float32(max(asked, 1.0) / accumulate))
         size, found = len(batch.token_ids) // accumulate, []
         for first in range(0, accumulate * size, size):

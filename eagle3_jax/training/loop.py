@@ -17,7 +17,7 @@ class TrainState(NamedTuple):
 
 
 class Batches(Iterator[Any], Protocol):
-    """An iterator over PackedBatch or PictureBatch whose position can be saved as JSON."""
+    """An iterator over PackedBatch or ImageTextBatch whose position can be saved as JSON."""
 
     def get_state(self) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
     every: int
 
 
-class Outcome(NamedTuple):
+class TrainResult(NamedTuple):
     """State after `step` steps; `step` is below the goal only when interrupted."""
 
     state: TrainState
@@ -52,7 +52,7 @@ def train(
     report: OnStep,
     resume: bool,
     evaluation: Evaluation | None = None,
-) -> Outcome:
+) -> TrainResult:
     """Run `steps` steps, or the remaining ones if `resume` finds a checkpoint.
 
     A checkpoint includes the position in the data, so a resumed run sees the same batches as an
@@ -86,8 +86,8 @@ def train(
     except KeyboardInterrupt:
         if measuring or any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             checkpoints.finish()
-            return Outcome(state, step - measuring)  # interrupted in a step: use its checkpoint
+            return TrainResult(state, step - measuring)  # interrupted in a step: use its checkpoint
     if step:
         checkpoints.save(step, state, place, measured)
     checkpoints.finish()
-    return Outcome(state, step)
+    return TrainResult(state, step)

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from eagle3_jax.layers.linear import STD
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.training.loop import StepFunction, TrainState
@@ -25,7 +25,7 @@ LOOKED_UP, CONVOLUTION, JOINT = "embed_tokens", "patch_embed']['proj", "wqkv"
 but the first, or the first dimension."""
 
 
-class PictureBatch(NamedTuple):
+class ImageTextBatch(NamedTuple):
     """Conversations about one picture each, one per row, all with the same grid.
 
     `patches` are uint8 [rows, n, 3, p, p], with those of a token adjacent.
@@ -35,15 +35,15 @@ class PictureBatch(NamedTuple):
     patches: np.ndarray | jax.Array
 
 
-class SightedModels(NamedTuple):
+class VisionTargetModels(NamedTuple):
     """Graph definitions of a target and its vision model, and the places of a picture's patches."""
 
     target: nnx.GraphDef
     vision: nnx.GraphDef
-    places: Places
+    places: PatchPositions
 
 
-def scaled_to_inputs(params: Any) -> Any:
+def scaled_to_fan_in(params: Any) -> Any:
     """Scale initial parameters to a deviation of inputs ** -0.5, so outputs are as large as inputs.
 
     A kernel's inputs are its last dimension but one, those of the joint QKV kernel the first.
@@ -60,14 +60,16 @@ def scaled_to_inputs(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(scaled, params)
 
 
-def vision_step(optimizer: optax.GradientTransformation, models: SightedModels) -> StepFunction:
+def vision_step(
+    optimizer: optax.GradientTransformation, models: VisionTargetModels
+) -> StepFunction:
     """Make the step that updates the parameters of a (target, vision) pair."""
 
-    def update(state: TrainState, batch: PictureBatch) -> tuple[TrainState, TargetMetrics]:
+    def update(state: TrainState, batch: ImageTextBatch) -> tuple[TrainState, TargetMetrics]:
         def loss_of(params: Any):
             target = nnx.merge(models.target, params[0])
             vision = nnx.merge(models.vision, params[1])
-            return target_loss(target, with_pictures(target, vision, models.places, batch))
+            return target_loss(target, with_image_rows(target, vision, models.places, batch))
 
         (loss, (accuracy, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -80,15 +82,15 @@ def vision_step(optimizer: optax.GradientTransformation, models: SightedModels) 
 
     compiled = jax.jit(update, donate_argnums=0)
 
-    def step(state: TrainState, batch: PictureBatch) -> tuple[TrainState, TargetMetrics]:
+    def step(state: TrainState, batch: ImageTextBatch) -> tuple[TrainState, TargetMetrics]:
         with prefer("reference"):  # kernels have no derivatives
             return compiled(state, batch)
 
     return step
 
 
-def with_pictures(
-    target: Target, vision: VisionModel, places: Places, batch: PictureBatch
+def with_image_rows(
+    target: Target, vision: VisionModel, places: PatchPositions, batch: ImageTextBatch
 ) -> PackedBatch:
     """Add the pictures' feature rows, which replace placeholders, to the conversations."""
     features: Array = jax.vmap(lambda patches: vision(patches, places))(jnp.asarray(batch.patches))
@@ -98,7 +100,7 @@ def with_pictures(
     return batch.text._replace(image_rows=rows)
 
 
-def picture_features(
+def image_text_features(
     target: Target, aux_layer_ids: Sequence[int]
 ) -> Callable[[PackedBatch], Features]:
     """Return a function that computes target features of batches with image rows."""

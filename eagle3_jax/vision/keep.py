@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jax import lax
 from jaxtyping import Array, Float, Int, UInt8
 
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.mesh import DEVICES
 from eagle3_jax.models.vision import VisionModel
 
@@ -18,17 +18,17 @@ class ImageBatch(NamedTuple):
     """
 
     patches: UInt8[Array, "devices n 3 p p"]
-    places: Places
+    places: PatchPositions
     rows: Int[Array, "devices tokens"]
 
 
-def keep_features(
+def store_features(
     vision: VisionModel, kept: Float[Array, "rows hidden"], batch: ImageBatch
 ) -> Float[Array, "rows hidden"]:
     """Add these images' features to the kept ones; each device encodes a part and gets all."""
     devices = len(batch.patches)
     own = 0 if devices == 1 else lax.axis_index(DEVICES)
-    features = vision(batch.patches[own], Places(*(column[own] for column in batch.places)))
+    features = vision(batch.patches[own], PatchPositions(*(column[own] for column in batch.places)))
     if devices > 1:
         features = lax.all_gather(features, DEVICES, tiled=True)
     rows = batch.rows.reshape(-1)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt8
 
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.vision.item import ImageItem
 
 SMALLEST, STEP = 64, 4096
@@ -21,7 +21,7 @@ class Packed(NamedTuple):
     """Items in sequence, padded at the end; see `VisionModel.__call__`."""
 
     patches: UInt8[Array, "n 3 p p"]
-    places: Places
+    places: PatchPositions
     frame_rows: Int[Array, "tokens frames"] | None
 
 
@@ -91,7 +91,7 @@ def pack_images(items: Sequence[ImageItem], size: int, config: VisionConfig) -> 
         where = np.unravel_index(order, item.grid_thw)
         for column, values in zip(columns, (number, *where, *item.grid_thw), strict=True):
             column[own] = values
-    return Packed(patches, Places(*columns), None)
+    return Packed(patches, PatchPositions(*columns), None)
 
 
 def check_item(item: ImageItem, config: VisionConfig) -> None:

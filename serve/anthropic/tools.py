@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
-from serve.asgi.as_sent import AsSent
 from serve.asgi.errors import invalid_option
+from serve.asgi.raw_model import RawPreservingModel
 
 IN_CHATS = {
     "name": "name",
@@ -19,7 +19,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """Kinds of tool_choice, with their names in a chat."""
 
 
-class CustomTool(KnownFields, AsSent):
+class CustomTool(KnownFields, RawPreservingModel):
     """A tool that the client runs. `input_schema` is the JSON schema of its arguments.
 
     Arguments are always streamed as they are generated, whatever `eager_input_streaming` says.

@@ -106,7 +106,7 @@ class Choices:
                 self.first_output = time.monotonic()
             output = _without_answer(output) if self._prompt_only else output
             state = self._by_id[output.request_id]
-            state.take(output)
+            state.add(output)
             yield state, output
 
     async def collect(self, stream: OutputStream) -> None:

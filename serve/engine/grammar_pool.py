@@ -25,7 +25,7 @@ class GrammarPool:
     def __init__(self, grammars: Grammars) -> None:
         self.grammars = grammars
         self._threads = Threads("grammar", AT_ONCE)
-        self._under_way: dict[tuple[StructuredOutputs, str], asyncio.Task[CompiledGrammar]] = {}
+        self._compiling: dict[tuple[StructuredOutputs, str], asyncio.Task[CompiledGrammar]] = {}
         """Running compilations, by form and the field that errors name."""
 
     async def compile(self, form: StructuredOutputs) -> CompiledGrammar:
@@ -34,13 +34,13 @@ class GrammarPool:
         if known is not None:
             return known
         key = form, form.asked_by
-        task = self._under_way.get(key)
+        task = self._compiling.get(key)
         if task is None:
-            if len(self._under_way) >= MOST_WAITING:
+            if len(self._compiling) >= MOST_WAITING:
                 message = f"{MOST_WAITING} grammars are being compiled or wait for it"
                 raise Unavailable(message, retry_after_s=2)
             task = asyncio.create_task(self._compile(form))
-            self._under_way[key] = task
+            self._compiling[key] = task
             task.add_done_callback(partial(self._settled, key))
         # Shielded: other requests may wait for the same task after a client disconnects.
         return await asyncio.shield(task)
@@ -48,7 +48,7 @@ class GrammarPool:
     def _settled(
         self, key: tuple[StructuredOutputs, str], task: asyncio.Task[CompiledGrammar]
     ) -> None:
-        del self._under_way[key]
+        del self._compiling[key]
         if not task.cancelled():
             task.exception()  # Mark as retrieved, even if all clients have disconnected.
 

@@ -13,14 +13,14 @@ import jax
 import zmq
 
 from eagle3_jax.engine import Engine
-from eagle3_jax.engine.programs.processes.questions import Asked
-from serve.hosts.built import NUMBER, to_json
+from eagle3_jax.engine.programs.processes.queries import PendingQuery
+from serve.hosts.engine_info import NUMBER, to_json
 from serve.hosts.facts import Facts
-from serve.hosts.meet import join
 from serve.hosts.messages import LINGER_MS, Kind, PeerLost, connect, lost
-from serve.hosts.runtime import check_devices, leave, start_jax
+from serve.hosts.rendezvous import join
+from serve.hosts.runtime import check_devices, exit_now, start_jax
 from serve.options.hosts import HostOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 STOP_S = 10.0
 """Time until this process ends after a stop, even if it is busy."""
@@ -32,8 +32,8 @@ def follow(
     hosts: HostOptions,
     facts: Facts,
     devices: int,
-    build: Callable[[Say], Engine],
-    say: Say,
+    build: Callable[[Notify], Engine],
+    notify: Notify,
 ) -> int:
     """Build the same engine as the leader, or for it, and run its program calls.
 
@@ -42,28 +42,28 @@ def follow(
     """
     try:
         dealer = connect(hosts)
-        follower = Follower(dealer, join(dealer, hosts, facts), say)
+        follower = Follower(dealer, join(dealer, hosts, facts), notify)
     except (PeerLost, ValueError, OSError) as error:
-        say(f"error: {error}")
+        notify(f"error: {error}")
         return 2
     is_asked = hosts.driven and hosts.process_id == 0
     try:
         start_jax(hosts)
         check_devices(hosts, devices)
-        engine = build(follower.say_there if is_asked else lambda _: None)
+        engine = build(follower.notify_leader if is_asked else lambda _: None)
         if is_asked:
-            follower.tell(Kind.BUILT, to_json(engine.built))
-        say(
+            follower.send(Kind.ENGINE_INFO, to_json(engine.info))
+        notify(
             f"process {hosts.process_id} of {hosts.num_processes}, {jax.local_device_count()} "
             f"devices: runs what {follower.leader} sends; HTTP is there"
         )
         engine.warmup(follower.on_compiled if is_asked else None)
-        follower.tell(Kind.COMPILED)
-        with follower.passing_on_signals():
+        follower.send(Kind.COMPILED)
+        with follower.forwarding_signals():
             engine.follow(follower.calls())
     except Exception as error:
         follower.fail(error)
-    leave(0)
+    exit_now(0)
 
 
 class Follower:
@@ -72,52 +72,52 @@ class Follower:
     One thread owns the socket. Other threads queue messages for it and wake it.
     """
 
-    def __init__(self, dealer: zmq.Socket[bytes], leader: str, say: Say):
+    def __init__(self, dealer: zmq.Socket[bytes], leader: str, notify: Notify):
         self.leader = leader
         self._dealer = dealer
-        self._say = say
-        self._calls: queue.SimpleQueue[bytes | Asked | None] = queue.SimpleQueue()
-        self._words: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        self._notify = notify
+        self._calls: queue.SimpleQueue[bytes | PendingQuery | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         self._woken, self._wake = socketpair()
         self._lost = threading.Event()
-        self._let_go = threading.Event()
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reads the leader", daemon=True)
         self._thread.start()
 
-    def calls(self) -> Iterator[bytes | Asked]:
+    def calls(self) -> Iterator[bytes | PendingQuery]:
         """Yield calls and questions in order until the leader stops."""
         while (call := self._calls.get()) is not None:
             yield call
 
-    def tell(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
         """Send a message; callable from any thread."""
-        self._put([bytes([kind]), payload])
+        self._enqueue([bytes([kind]), payload])
 
-    def say_there(self, text: str) -> None:
+    def notify_leader(self, text: str) -> None:
         """Print a line in the leader's process."""
-        self.tell(Kind.SAID, text.encode())
+        self.send(Kind.NOTICE, text.encode())
 
     def on_compiled(self, _: str, done: int, total: int) -> None:
         """Print this process's progress in the leader's process."""
-        self.say_there(f"compiled {done}/{total} programs")
+        self.notify_leader(f"compiled {done}/{total} programs")
 
-    def _put(self, word: list[bytes] | None) -> None:
-        self._words.put(word)
+    def _enqueue(self, word: list[bytes] | None) -> None:
+        self._outbox.put(word)
         with suppress(OSError):  # The socket's thread has ended.
             self._wake.send(b"\0")
 
     @contextmanager
-    def passing_on_signals(self) -> Iterator[None]:
+    def forwarding_signals(self) -> Iterator[None]:
         """Let the first signal ask the leader to drain, which also ends this process."""
         asked = False
 
         def on_signal(number: int, _: object) -> None:
             nonlocal asked
             if asked:
-                leave(128 + number)
+                exit_now(128 + number)
             asked = True
-            self._say(f"asked to stop: {self.leader} finishes what is under way")
-            self.tell(Kind.DRAIN)
+            self._notify(f"asked to stop: {self.leader} finishes what is under way")
+            self.send(Kind.DRAIN)
 
         before = {number: signal.signal(number, on_signal) for number in SIGNALS}
         try:
@@ -129,14 +129,14 @@ class Follower:
     def fail(self, error: Exception) -> NoReturn:
         """End this process because of its own error, unless the leader is lost."""
         if self._lost.wait(VERDICT_S):
-            leave(1)
+            exit_now(1)
         reason = f"{type(error).__name__}: {error}"
-        self._say(f"error: {reason}")
-        self._let_go.set()
-        self.tell(Kind.FAILED, reason.encode())
-        self._put(None)
+        self._notify(f"error: {reason}")
+        self._released.set()
+        self.send(Kind.FAILED, reason.encode())
+        self._enqueue(None)
         self._thread.join(2 * LINGER_MS / 1000)
-        leave(1)
+        exit_now(1)
 
     def _run(self) -> None:
         with closing(self._woken), closing(self._wake):
@@ -155,11 +155,11 @@ class Follower:
             if self._dealer in ready:
                 self._receive(self._dealer.recv_multipart())
             elif monitor in ready:  # After all received messages.
-                if not self._let_go.is_set():
+                if not self._released.is_set():
                     self._on_lost(lost(self.leader))
                 return
-            while not self._words.empty():
-                if (word := self._words.get()) is None:
+            while not self._outbox.empty():
+                if (word := self._outbox.get()) is None:
                     return self._dealer.context.destroy(linger=LINGER_MS)
                 self._dealer.send_multipart(word)
 
@@ -167,13 +167,13 @@ class Follower:
         match frames:
             case [kind, call] if kind == bytes([Kind.CALL]):
                 self._calls.put(call)
-            case [kind, payload] if kind == bytes([Kind.ASK]):
+            case [kind, payload] if kind == bytes([Kind.QUERY]):
                 number, question = payload[: NUMBER.size], payload[NUMBER.size :]
-                self._calls.put(Asked(question, partial(self._answer, number)))
+                self._calls.put(PendingQuery(question, partial(self._answer, number)))
             case [kind, _] if kind == bytes([Kind.STOP]):
-                self._let_go.set()
+                self._released.set()
                 self._calls.put(None)
-                deadline = threading.Timer(STOP_S, leave, (0,))
+                deadline = threading.Timer(STOP_S, exit_now, (0,))
                 deadline.daemon = True
                 deadline.start()
             case [kind, reason] if kind == bytes([Kind.FAILED]):
@@ -182,9 +182,9 @@ class Follower:
     def _answer(self, number: bytes, answer: bytes | Exception) -> None:
         if isinstance(answer, Exception):
             self.fail(answer)
-        self.tell(Kind.ANSWER, number + answer)
+        self.send(Kind.ANSWER, number + answer)
 
     def _on_lost(self, reason: str) -> None:
         self._lost.set()
-        self._say(f"error: {reason}")
-        leave(1)
+        self._notify(f"error: {reason}")
+        exit_now(1)

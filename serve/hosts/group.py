@@ -13,7 +13,7 @@ from serve.engine.thread import EngineThread
 from serve.hosts.facts import Facts
 from serve.hosts.lead import Leader, lead
 from serve.options.hosts import HostOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 Rebuild = Callable[[Leader], Engine]
 """A function that builds another engine over processes that were restarted."""
@@ -22,26 +22,26 @@ Rebuild = Callable[[Leader], Engine]
 class Group(Protocol):
     """The processes of an engine: `lead` meets them, with ValueError or OSError if that fails.
 
-    `accompany` runs beside the server until it ends or must end. `stop` ends the processes too.
+    `supervise` runs beside the server until it ends or must end. `stop` ends the processes too.
     `profiler` is process 0's.
     """
 
     @property
     def profiler(self) -> Profiler: ...
     def lead(self) -> Leader: ...
-    async def accompany(
+    async def supervise(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
     ) -> None: ...
     def stop(self, reason: str | None = None) -> None: ...
 
 
-class StartedByHand:
+class ManualGroup:
     """Processes that a user starts one by one, of which this is process 0."""
 
     profiler: Profiler = jax.profiler
 
-    def __init__(self, hosts: HostOptions, facts: Facts, devices: int, say: Say):
-        self._meet = lambda: lead(hosts, facts, devices, say)
+    def __init__(self, hosts: HostOptions, facts: Facts, devices: int, notify: Notify):
+        self._meet = lambda: lead(hosts, facts, devices, notify)
         self._leader: Leader | None = None
 
     def lead(self) -> Leader:
@@ -49,12 +49,12 @@ class StartedByHand:
         self._leader = self._meet()
         return self._leader
 
-    async def accompany(
+    async def supervise(
         self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
     ) -> None:
         """Stop the server if a peer is lost or must stop, and the peers if the engine dies."""
         assert self._leader, "they have met"
-        hear(self._leader, server.give_up, server)
+        forward_events(self._leader, server.give_up, server)
         await engine.dead.wait()
         self._leader.stop("its engine failed")
 
@@ -64,7 +64,7 @@ class StartedByHand:
             self._leader.stop(reason)
 
 
-def hear(leader: Leader, on_end: Callable[[str], object], server: GracefulServer) -> None:
+def forward_events(leader: Leader, on_end: Callable[[str], object], server: GracefulServer) -> None:
     """Forward the leader's events to the event loop from now on."""
     loop = asyncio.get_running_loop()
     leader.on_end = lambda reason: loop.call_soon_threadsafe(on_end, reason)

@@ -7,11 +7,11 @@ from contextlib import suppress
 import zmq
 
 from serve.hosts.facts import Facts
-from serve.hosts.meet import Peer, gather
 from serve.hosts.messages import LINGER_MS, Kind, Listener, PeerLost, lost
-from serve.hosts.runtime import check_devices, leave, start_jax
+from serve.hosts.rendezvous import Peer, gather
+from serve.hosts.runtime import check_devices, exit_now, start_jax
 from serve.options.hosts import HostOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 LOOK_S = 0.05
 """Interval of checks for messages and lost peers. ZeroMQ closes a connection without heartbeats,
@@ -32,8 +32,8 @@ class Leader:
         self,
         listener: Listener,
         peers: Mapping[int, Peer],
-        say: Say,
-        on_end: Callable[[str], object] = lambda _: leave(1),
+        notify: Notify,
+        on_end: Callable[[str], object] = lambda _: exit_now(1),
     ):
         self.on_end = on_end
         self.on_drain: Callable[[], object] = self.stop_now
@@ -41,7 +41,7 @@ class Leader:
         self._using = threading.Lock()  # Only one thread at a time may use a socket.
         self._peers = peers
         self._processes = {route: process for process, (route, _) in peers.items()}
-        self._say = say
+        self._notify = notify
         self._compiled = {process: threading.Event() for process in peers}
         self._ending = threading.Lock()
         self._reason: str | None = None
@@ -72,16 +72,16 @@ class Leader:
         if self._stopped.is_set():
             return
         self._stopped.set()
-        telling = threading.Thread(target=self._tell, args=(reason,), daemon=True)
+        telling = threading.Thread(target=self._send_end, args=(reason,), daemon=True)
         telling.start()
         telling.join(2 * LINGER_MS / 1000)
 
     def stop_now(self) -> None:
         """End this process and its peers before anything is served."""
         self.stop()
-        leave(0)
+        exit_now(0)
 
-    def _tell(self, reason: str | None) -> None:
+    def _send_end(self, reason: str | None) -> None:
         kind = Kind.FAILED if reason else Kind.STOP
         for process in self._peers:
             with suppress(PeerLost):
@@ -105,16 +105,16 @@ class Leader:
     def _watch(self) -> None:
         while not self._stopped.wait(LOOK_S):
             try:
-                self._look()
+                self._poll()
                 self._send(Kind.BEAT)
             except PeerLost as error:
                 if not self._stopped.is_set():
                     self._end(str(error))
 
-    def _look(self, wait_ms: int = 0) -> None:
+    def _poll(self, wait_ms: int = 0) -> None:
         """Process messages that have arrived, or arrive within `wait_ms`."""
         for route, kind, payload in self._waiting(wait_ms):
-            self._take(route, kind, payload)
+            self._handle(route, kind, payload)
 
     def _waiting(self, wait_ms: int) -> list[tuple[bytes, int, bytes]]:
         """Return the peers' messages that have arrived; other messages are dropped."""
@@ -130,13 +130,13 @@ class Leader:
             if route in self._processes and len(kind) == 1
         ]
 
-    def _take(self, route: bytes, kind: int, payload: bytes) -> None:
+    def _handle(self, route: bytes, kind: int, payload: bytes) -> None:
         process = self._processes[route]
         name = self._peers[process][1]
         if kind == Kind.COMPILED:
             self._compiled[process].set()
         elif kind == Kind.DRAIN:
-            self._say(f"{name} was asked to stop; so do we")
+            self._notify(f"{name} was asked to stop; so do we")
             self.on_drain()
         elif kind == Kind.FAILED:
             self._end(f"{name} failed: {payload.decode(errors='replace')}")
@@ -147,18 +147,18 @@ class Leader:
                 return
             self._reason = reason
             self._ended.set()
-        self._say(f"error: {reason}")
+        self._notify(f"error: {reason}")
         self.stop(reason)
         for compiled in self._compiled.values():
             compiled.set()
         self.on_end(reason)
 
 
-def lead(hosts: HostOptions, facts: Facts, devices: int, say: Say) -> Leader:
+def lead(hosts: HostOptions, facts: Facts, devices: int, notify: Notify) -> Leader:
     """Meet the peers and start JAX; a ValueError or OSError is sent to them before it is raised."""
     listener = Listener(hosts)
     try:
-        leader = Leader(listener, gather(listener.socket, hosts, facts, say), say)
+        leader = Leader(listener, gather(listener.socket, hosts, facts, notify), notify)
     except ValueError:
         listener.close()
         raise

@@ -37,9 +37,11 @@ class Kind(IntEnum):
     DRAIN = 7  # asks the leader to stop as if it had received the signal
     STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends for this reason: text
-    BUILT = 10  # from process 0 to a leader without devices: a JSON object (serve.hosts.built)
-    SAID = 11  # from process 0 to the user: text
-    ASK = 12  # number and eagle3_jax.engine.programs.processes.questions
+    ENGINE_INFO = (
+        10  # from process 0 to a leader without devices: a JSON object (serve.hosts.engine_info)
+    )
+    NOTICE = 11  # from process 0 to the user: text
+    QUERY = 12  # number and eagle3_jax.engine.programs.processes.queries
     ANSWER = 13  # to the question with this number
 
 
@@ -73,7 +75,7 @@ class Listener:
             self.socket.curve_server = True
             self._gate = ThreadAuthenticator(self.socket.context)
             self._gate.start()
-            self._gate.configure_curve_callback("*", _Known(public))
+            self._gate.configure_curve_callback("*", _KeyAuthenticator(public))
         address = hosts.calls_at if hosts.is_local else f"*:{hosts.plan_port}"
         try:
             self.socket.bind(f"tcp://{address}")
@@ -134,7 +136,7 @@ def _pair(hosts: HostOptions) -> tuple[bytes, bytes] | None:
     return secret, zmq.curve_public(secret)
 
 
-class _Known:
+class _KeyAuthenticator:
     """An authenticator of clients by the key that all processes share."""
 
     def __init__(self, public: bytes):

@@ -22,7 +22,7 @@ from serve.options.executor.ray import RayOptions
 from serve.options.hosts import DRIVER, HostOptions
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 PLACE_S = 120.0
 """Time for Ray to find room; a cluster that scales up may need more than is idle."""
@@ -51,17 +51,17 @@ class Host:
         with suppress(OSError):  # The directory may exist on the driver's host only.
             os.chdir(directory)
         options, _ = parse_serve_flags(argv)
-        hosts = replace(hosts, key_file=nameless_file(key))
+        hosts = replace(hosts, key_file=anonymous_file(key))
         return run(replace(options, ray=None, hosts=hosts), [])
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedActor:
     """A following actor; `is_here` if on the driver's host, `ended` is Ray's result of its end."""
 
     name: str
     pid: int
-    is_here: bool
+    is_local: bool
     actor: Any
     ended: ray.ObjectRef
 
@@ -72,13 +72,13 @@ class Actors:
     `argv` is eagle3-serve's. Raises ValueError or ConnectionError if Ray or room is missing.
     """
 
-    def __init__(self, run: Run, argv: Sequence[str], options: RayOptions, say: Say):
-        self._run, self._argv, self._options, self._say = run, list(argv), options, say
-        self._placed: list[Placed] = []
+    def __init__(self, run: Run, argv: Sequence[str], options: RayOptions, notify: Notify):
+        self._run, self._argv, self._options, self._notify = run, list(argv), options, notify
+        self._placed: list[PlacedActor] = []
         variables = {n: v for n, v in os.environ.items() if n.startswith(PASSED_ON)}
         ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
         self._address = get_node_ip_address()
-        self._group = find_room(options, self._address)
+        self._group = reserve_placement(options, self._address)
 
     def start(self) -> HostOptions:
         """Start the processes with a new key; return the driver's options, or raise ValueError."""
@@ -91,38 +91,38 @@ class Actors:
                 self._placed.append(self._place(replace(ours, process_id=process), key))
         except RayError as error:
             raise ValueError(f"Ray: {error}") from error
-        return replace(ours, key_file=nameless_file(key))
+        return replace(ours, key_file=anonymous_file(key))
 
-    def _place(self, theirs: HostOptions, key: str) -> Placed:
+    def _place(self, theirs: HostOptions, key: str) -> PlacedActor:
         process = theirs.process_id
         place = PlacementGroupSchedulingStrategy(self._group, process)
         own = {"num_cpus": 1, "num_gpus": self._group.bundle_specs[process].get("GPU", 0)}
         actor = ray.remote(Host).options(scheduling_strategy=place, **own).remote()
         address, pid = ray.get(actor.where.remote(), timeout=PLACE_S)
         ended = actor.serve.remote(self._run, self._argv, theirs, key, os.getcwd())
-        self._say(f"process {process} of {theirs.num_processes}: {address}, pid {pid}")
+        self._notify(f"process {process} of {theirs.num_processes}: {address}, pid {pid}")
         name = f"process {process} ({address})"
-        return Placed(name, pid, address == self._address, actor, ended)
+        return PlacedActor(name, pid, address == self._address, actor, ended)
 
     def ended(self) -> str | None:
         """Describe how a process ended, or return None while all run."""
         found, _ = ray.wait([placed.ended for placed in self._placed], timeout=0)
         return next((_end_of(p) for p in self._placed if p.ended in found), None)
 
-    def end_all(self) -> None:
+    def terminate_all(self) -> None:
         """Let the processes end, then kill the rest: a suspended one would not react to Ray."""
         if not self._placed:
             return
         ended = [placed.ended for placed in self._placed]
         _, left = ray.wait(ended, num_returns=len(ended), timeout=FOLLOW_S)
         for placed in self._placed:
-            if placed.ended in left and placed.is_here:
+            if placed.ended in left and placed.is_local:
                 with suppress(ProcessLookupError):
                     os.kill(placed.pid, signal.SIGKILL)
             ray.kill(placed.actor)
 
 
-def find_room(options: RayOptions, address: str) -> PlacementGroup:
+def reserve_placement(options: RayOptions, address: str) -> PlacementGroup:
     """Return a placement with a bundle per process, the first at this address, or ValueError."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     has_gpus = any("GPU" in node["Resources"] for node in nodes)  # AMD's or NVIDIA's.
@@ -143,7 +143,7 @@ def find_room(options: RayOptions, address: str) -> PlacementGroup:
     return group
 
 
-def nameless_file(content: str) -> Path:
+def anonymous_file(content: str) -> Path:
     """Write a file of mode 0600 that only this process can open, and that ends with it."""
     file = os.memfd_create("key")
     os.fchmod(file, 0o600)
@@ -151,7 +151,7 @@ def nameless_file(content: str) -> Path:
     return Path(f"/proc/self/fd/{file}")
 
 
-def _end_of(placed: Placed) -> str:
+def _end_of(placed: PlacedActor) -> str:
     try:
         return f"{placed.name} ended with status {ray.get(placed.ended)}"
     except RayActorError:

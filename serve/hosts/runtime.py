@@ -40,7 +40,7 @@ def check_devices(hosts: HostOptions, devices: int) -> None:
         )
 
 
-def leave(status: int) -> NoReturn:
+def exit_now(status: int) -> NoReturn:
     """End the process at once.
 
     A regular exit waits for threads, and for JAX's barrier, which aborts if a process is missing.

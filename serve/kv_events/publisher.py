@@ -15,7 +15,7 @@ import zmq
 from eagle3_jax.engine.kv.events import KVEvent, KVEventLog
 from serve.kv_events.config import FLAG, KVEventsConfig
 from serve.kv_events.encoding import EventEncoder
-from serve.kv_events.replays import LONGEST_REQUEST, NUMBER_BYTES, KeptBatches, Replays
+from serve.kv_events.replays import LONGEST_REQUEST, NUMBER_BYTES, BatchHistory, Replays
 
 LOOK_S, TURN_S = 0.05, 0.002
 """Intervals at which the thread checks for replay requests, and continues a replay, without
@@ -46,7 +46,7 @@ class KVEventPublisher:
         self.published = self.dropped = 0
         self._next_number = 0
         self._queue: queue.Queue[_Batch] = queue.Queue(config.max_queue_size)
-        self._kept, self._hwm = KeptBatches(config.buffer_steps), config.hwm
+        self._kept, self._hwm = BatchHistory(config.buffer_steps), config.hwm
         self._topic = config.topic.encode()
         self._encoder = EventEncoder(
             int_hashes=config.int_hashes, lookahead=config.lookahead_token_ids
@@ -89,7 +89,7 @@ class KVEventPublisher:
 
     def publish(self) -> None:
         """Publish the content of the log; for the engine's thread, between two steps."""
-        events = self.log.take()
+        events = self.log.drain()
         if not events:
             return
         batch = _Batch(self._next_number, time.time(), events)
@@ -101,14 +101,14 @@ class KVEventPublisher:
 
     def _run(self) -> None:
         while True:
-            in_turns = self._replays is not None and self._replays.is_busy
+            replaying = self._replays is not None and self._replays.is_busy
             try:
-                self._send(self._queue.get(timeout=TURN_S if in_turns else LOOK_S))
+                self._send(self._queue.get(timeout=TURN_S if replaying else LOOK_S))
             except queue.Empty:
                 if self._closing.is_set():
                     return
             if self._replays is not None:
-                self._replays.take_turn()
+                self._replays.send_replays()
 
     def _send(self, batch: _Batch) -> None:
         number = batch.number.to_bytes(NUMBER_BYTES, "big")

@@ -20,7 +20,7 @@ LONGEST_REQUEST = 1024
 """Maximum bytes of a client's frame."""
 
 
-class KeptBatches:
+class BatchHistory:
     """The last batches by number: at most `steps`, and at most KEPT_BYTES or one batch."""
 
     def __init__(self, steps: int) -> None:
@@ -72,7 +72,7 @@ class Replays:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         topic: bytes,
-        kept: KeptBatches,
+        kept: BatchHistory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
@@ -80,23 +80,23 @@ class Replays:
         self.socket.setsockopt(zmq.RCVHWM, MOST_REPLAYS)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # Else ZeroMQ drops them.
         self._topic, self._kept, self._clock = topic, kept, clock
-        self._under_way: dict[bytes, _Replay] = {}
+        self._active: dict[bytes, _Replay] = {}
 
     @property
     def is_busy(self) -> bool:
         """True while a replay is running."""
-        return bool(self._under_way)
+        return bool(self._active)
 
-    def take_turn(self) -> None:
+    def send_replays(self) -> None:
         """Accept requests, and send each client as many batches as fit."""
-        while len(self._under_way) < MOST_REPLAYS and self.socket.poll(0):
+        while len(self._active) < MOST_REPLAYS and self.socket.poll(0):
             frames = self.socket.recv_multipart()
             if len(frames) == 3 and len(frames[-1]) == NUMBER_BYTES:
                 first, until = int.from_bytes(frames[-1], "big"), self._clock() + STALLED_S
-                self._under_way[frames[0]] = _Replay(first, self._kept.last, until)
-        for asker, replay in list(self._under_way.items()):
+                self._active[frames[0]] = _Replay(first, self._kept.last, until)
+        for asker, replay in list(self._active.items()):
             if self._advance(asker, replay) or self._clock() > replay.until:
-                del self._under_way[asker]
+                del self._active[asker]
 
     def _advance(self, asker: bytes, replay: _Replay) -> bool:
         """Send batches; return True if the replay has ended."""

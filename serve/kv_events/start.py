@@ -14,7 +14,7 @@ EXPOSED = "; whoever can connect reads prompts there"
 
 @contextmanager
 def publishing(
-    config: KVEventsConfig | None, say: Callable[[str], object]
+    config: KVEventsConfig | None, notify: Callable[[str], object]
 ) -> "Iterator[KVEventPublisher | None]":
     """Publish during the block and report the endpoints; ValueError for unusable ones."""
     if config is None:
@@ -23,5 +23,5 @@ def publishing(
     from serve.kv_events.publisher import KVEventPublisher  # Needs the extra kv-events.
 
     with KVEventPublisher(config) as publisher:
-        say(f"{publisher}" + (EXPOSED if config.exposed else ""))
+        notify(f"{publisher}" + (EXPOSED if config.exposed else ""))
         yield publisher

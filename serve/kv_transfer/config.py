@@ -43,8 +43,8 @@ class KVTransferConfig:
 
     def __post_init__(self) -> None:
         here = {f"kv_ip {self.host!r}": self.host} if self.produces else {}
-        asked = {f"producers {host!r}": host for host, _ in self.producers if self.consumes}
-        far = [name for name, host in (here | asked).items() if not _is_loopback(host)]
+        requested = {f"producers {host!r}": host for host, _ in self.producers if self.consumes}
+        far = [name for name, host in (here | requested).items() if not _is_loopback(host)]
         if far and not self.shared_key:
             raise ValueError(
                 f"{CONFIG_FLAG} {far[0]} is not a loopback address, so anybody there could send "

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageOrigin
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.sparse_log import SparseLog
+from serve.kv_transfer.rate_limited_log import RateLimitedLog
 from serve.kv_transfer.wire import (
     HELLO_S,
     Clock,
@@ -26,7 +26,7 @@ MOST_PULLS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
-class Breaker:
+class CircuitBreaker:
     """Circuit breaker for pulls from one producer; thread-safe.
 
     After a failed pull none may begin during a pause, which doubles with each failure. After the
@@ -35,22 +35,22 @@ class Breaker:
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._under_way = self._failures = 0
+        self._active = self._failures = 0
         self._paused_until = -float("inf")
 
-    def enter(self) -> bool:
-        """Begin a pull, which must call `leave`; return False if none may begin now."""
+    def acquire(self) -> bool:
+        """Begin a pull, which must call `release`; return False if none may begin now."""
         with self._lock:
             most = 1 if self._failures else MOST_PULLS
-            if self._under_way >= most or self._clock() < self._paused_until:
+            if self._active >= most or self._clock() < self._paused_until:
                 return False
-            self._under_way += 1
+            self._active += 1
             return True
 
-    def leave(self, *, failed: bool) -> None:
+    def release(self, *, failed: bool) -> None:
         """End a pull. Failures during the pause, of pulls begun before it, count as one."""
         with self._lock:
-            self._under_way -= 1
+            self._active -= 1
             now = self._clock()
             if not failed:
                 self._failures, self._paused_until = 0, now
@@ -82,7 +82,7 @@ class RemotePrompt:
 
 
 @dataclass
-class PullCounts:
+class TransferCounts:
     """Received pages, their bytes, and failed pages."""
 
     pages: int = 0
@@ -102,27 +102,27 @@ class Puller:
         pull_s: float = PULL_S,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.pages, self.fingerprint, self.counts = pages, fingerprint, PullCounts()
+        self.pages, self.fingerprint, self.counts = pages, fingerprint, TransferCounts()
         self.shared_key, self.pull_s, self.clock = shared_key, pull_s, clock
-        self.log = SparseLog(logger, clock)
-        self._breakers: dict[tuple[str, int], Breaker] = {}
+        self.log = RateLimitedLog(logger, clock)
+        self._breakers: dict[tuple[str, int], CircuitBreaker] = {}
 
     def begin(self, producer: tuple[str, int], pull: Callable[[], bool]) -> bool:
         """Start `pull`, which returns whether the producer worked; return False if it must wait.
 
         Its daemon thread does not delay the server's exit.
         """
-        breaker = self._breakers.setdefault(producer, Breaker(self.clock))
-        if not breaker.enter():
+        breaker = self._breakers.setdefault(producer, CircuitBreaker(self.clock))
+        if not breaker.acquire():
             return False
 
         def run() -> None:
-            breaker.leave(failed=not pull())
+            breaker.release(failed=not pull())
 
         try:
             threading.Thread(target=run, name="kv-pull", daemon=True).start()
         except RuntimeError:  # The system has no threads left.
-            breaker.leave(failed=True)
+            breaker.release(failed=True)
             return False
         return True
 
@@ -137,10 +137,10 @@ class RemotePages:
 
     prompt: RemotePrompt
     puller: Puller
-    place: Place = "remote"
+    origin: PageOrigin = "remote"
     _indices: dict[bytes, int] = field(default_factory=dict)
     _ended: "queue.SimpleQueue[tuple[int, bool]]" = field(default_factory=queue.SimpleQueue)
-    _asked: bool = False
+    _requested: bool = False
 
     def match(self, keys: Sequence[bytes]) -> int:
         """Return the producer's number of pages if they match this prompt's `keys`, else 0.
@@ -157,10 +157,10 @@ class RemotePages:
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
         """Start filling these slots."""
-        self._asked = True
+        self._requested = True
         self._begin(deque(pages))
 
-    def done(self) -> list[tuple[int, bool]]:
+    def poll(self) -> list[tuple[int, bool]]:
         """Return slots that were filled or have failed."""
         ended: list[tuple[int, bool]] = []
         while not self._ended.empty():
@@ -169,8 +169,8 @@ class RemotePages:
 
     def finish(self) -> None:
         """Tell the producer to release its pages, unless they were requested."""
-        if not self._asked:
-            self._asked = True
+        if not self._requested:
+            self._requested = True
             self._begin(deque())
 
     def _begin(self, left: deque[KeyedSlot]) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from eagle3_jax.engine.kv.tiers.exports import Export
+from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.sparse_log import SparseLog
+from serve.kv_transfer.rate_limited_log import RateLimitedLog
 from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferError, hello
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class PageServer:
         self.fingerprint, self._pages = fingerprint, pages
         self._expiry_s, self._release = expiry_s, release
         self._shared_key, self._pull_s, self._clock = shared_key, pull_s, clock
-        self._log = SparseLog(logger, clock)
+        self._log = RateLimitedLog(logger, clock)
         self._deadlines: dict[str, float] = {}
         self._ready: dict[str, list[KeyedSlot]] = {}
         self._changed = threading.Condition()
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._closing = threading.Event()
         self.acknowledged = self.expired = self.bytes_sent = 0
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -66,18 +66,18 @@ class PageServer:
         with self._changed:
             self._deadlines[name] = math.inf
 
-    def start_clock(self, name: str) -> None:
+    def start_expiry(self, name: str) -> None:
         """Start a name's expiry when the answer that states it is sent."""
         with self._changed:
             if name in self._deadlines:
                 self._deadlines[name] = self._clock() + self._expiry_s
 
-    def forget_unanswered(self, name: str) -> None:
+    def release_unanswered(self, name: str) -> None:
         """Release a name that no answer has stated."""
         if self._deadlines.get(name) == math.inf:
-            self.forget(name)
+            self.release(name)
 
-    def offer(self, export: Export) -> None:
+    def offer(self, export: PromptPages) -> None:
         """Make a name's pages readable, or release them if the name is no longer kept."""
         with self._changed:
             if known := export.name in self._deadlines:
@@ -98,7 +98,7 @@ class PageServer:
             thread.join(2 * LOOK_S)
         self._listener.close()
 
-    def forget(self, name: str, *, acknowledged: bool = False) -> None:
+    def release(self, name: str, *, acknowledged: bool = False) -> None:
         """Release a name, unless it was released before."""
         with self._changed:
             known = self._deadlines.pop(name, None) is not None
@@ -121,14 +121,14 @@ class PageServer:
 
     def _begin(self, peer: socket.socket, address: Any) -> None:
         """Serve a connection in a new thread."""
-        if not self._places.acquire(blocking=False):
+        if not self._connections.acquire(blocking=False):
             with peer, suppress(OSError):
                 peer.sendall(hello(BUSY))
             return
         try:
             threading.Thread(target=self._serve, args=(peer, address[0]), daemon=True).start()
         except RuntimeError:
-            self._places.release()
+            self._connections.release()
             peer.close()
             raise
 
@@ -141,7 +141,7 @@ class PageServer:
         for name in [name for name, end in list(self._deadlines.items()) if end < now]:
             logger.warning("pages for another server were not fetched in %g s", self._expiry_s)
             self.expired += 1
-            self.forget(name)
+            self.release(name)
 
     def _serve(self, peer: socket.socket, host: str) -> None:
         try:
@@ -152,7 +152,7 @@ class PageServer:
         except (OSError, TransferError) as error:
             self._log.warn("a transfer of pages to %s broke off: %s", host, error)
         finally:
-            self._places.release()
+            self._connections.release()
 
     def _answer(self, peer: Connection) -> None:
         peer.greet()
@@ -164,13 +164,13 @@ class PageServer:
             raise
 
     def _send_pages(self, peer: Connection) -> None:
-        asked = peer.receive_json()
+        requested = peer.receive_json()
         peer.deadline = self._clock() + self._pull_s
-        name = str(asked.get("transfer"))
-        if asked.get("fingerprint") != self.fingerprint:
+        name = str(requested.get("transfer"))
+        if requested.get("fingerprint") != self.fingerprint:
             raise TransferError("the two servers' pages don't mean the same")
         kept = self._kept(name)
-        chosen = _chosen(kept, asked) if kept else None
+        chosen = _requested_pages(kept, requested) if kept else None
         if chosen is None:
             raise TransferError("there are no such pages (any more)")
         peer.send_json({"page_bytes": self._pages.page_bytes})
@@ -183,7 +183,7 @@ class PageServer:
             peer.send_page(page)
             self.bytes_sent += self._pages.page_bytes
         if peer.receive_json().get("acknowledged"):
-            self.forget(name, acknowledged=True)
+            self.release(name, acknowledged=True)
 
     def _kept(self, name: str) -> list[KeyedSlot] | None:
         """Wait until a name's pages are saved; return None if it is not kept."""
@@ -194,13 +194,13 @@ class PageServer:
             return self._ready.get(name)
 
 
-def _chosen(kept: list[KeyedSlot], asked: dict[str, Any]) -> list[KeyedSlot] | None:
+def _requested_pages(kept: list[KeyedSlot], requested: dict[str, Any]) -> list[KeyedSlot] | None:
     """Return the requested pages; None if one is missing or the last key differs.
 
     The last key covers every token and image of the prompt, and its salt.
     """
-    wanted = asked.get("pages")
-    if not isinstance(wanted, list) or asked.get("last_key") != kept[-1].key.hex():
+    wanted = requested.get("pages")
+    if not isinstance(wanted, list) or requested.get("last_key") != kept[-1].key.hex():
         return None
     if not all(type(index) is int and 0 <= index < len(kept) for index in wanted):
         return None

@@ -8,7 +8,7 @@ from serve.kv_transfer.transfers import Transfers
 
 
 def start_transfers(
-    engine: Engine, config: KVTransferConfig | None, say: Callable[[str], object]
+    engine: Engine, config: KVTransferConfig | None, notify: Callable[[str], object]
 ) -> Transfers | None:
     """Start both ends of the role and report addresses and memory; OSError if unavailable."""
     if config is None:
@@ -19,11 +19,11 @@ def start_transfers(
         host, port = transfers.server.address
         where = f", pages at {f'[{host}]' if ':' in host else host}:{port}"
     room = engine.config.kv_offloading_bytes / GIB
-    say(f"KV role {config.role}{where}; through {room:g} GiB of host memory")
+    notify(f"KV role {config.role}{where}; through {room:g} GiB of host memory")
     return transfers
 
 
-def one_after_the_other(*calls: Callable[[], object] | None) -> Callable[[], None]:
+def call_in_order(*calls: Callable[[], object] | None) -> Callable[[], None]:
     """Return a function that makes all calls that are not None."""
     there = [call for call in calls if call is not None]
 

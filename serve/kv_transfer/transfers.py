@@ -26,8 +26,8 @@ class Transfers:
         self.config, self._engine = config, engine
         self.engine_id = config.engine_id or str(uuid.uuid4())
         self.run_soon: RunSoon = lambda call: call()
-        assert engine.exports is not None, "roles have host memory"
-        self._exports = engine.exports
+        assert engine.outgoing is not None, "roles have host memory"
+        self._outgoing = engine.outgoing
         pages, fingerprint = engine.host_pages, engine.host_pages.fingerprint.hex()
         common: dict[str, Any] = {"shared_key": config.shared_key, "pull_s": config.pull_s}
         self.puller = Puller(pages, fingerprint, **common) if config.consumes else None
@@ -40,7 +40,7 @@ class Transfers:
 
     def between_steps(self) -> None:
         """Offer pages that the engine has saved; for the engine's thread."""
-        for export in self._exports.take_ready():
+        for export in self._outgoing.pop_ready():
             assert self.server is not None, "only producers export"
             self.server.offer(export)
 
@@ -62,9 +62,9 @@ class Transfers:
             return None
         keys = prompt_page_keys(self._engine.config, request)
         if not keys:
-            self.server.forget(request.export_as)
+            self.server.release(request.export_as)
             return None
-        self.server.start_clock(request.export_as)
+        self.server.start_expiry(request.export_as)
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -81,7 +81,7 @@ class Transfers:
         if isinstance(request.source, RemotePages):
             request.source.finish()
         if request.export_as is not None and self.server is not None:
-            self.server.forget_unanswered(request.export_as)
+            self.server.release_unanswered(request.export_as)
 
     def _release_soon(self, name: str) -> None:
-        self.run_soon(partial(self._exports.release, name))
+        self.run_soon(partial(self._outgoing.release, name))

@@ -145,18 +145,18 @@ class Connection:
         return mac.digest()
 
     def _send(self, data: bytes | memoryview) -> None:
-        self._peer.settimeout(self._left())
+        self._peer.settimeout(self._seconds_left())
         self._peer.sendall(data)
 
     def _fill(self, view: memoryview) -> None:
         while view:
-            self._peer.settimeout(self._left())
+            self._peer.settimeout(self._seconds_left())
             count = self._peer.recv_into(view)
             if not count:
                 raise TransferError("the other end has closed the connection")
             view = view[count:]
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         """Return the seconds to the deadline; a socket's timeout restarts with every byte."""
         if (left := self.deadline - self._clock()) <= 0:
             raise TimeoutError("the time for the transfer is over")

@@ -13,8 +13,8 @@ from eagle3_jax.engine.grammars.interface import NO_GRAMMARS, CompiledGrammar
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from eagle3_jax.sampling.thinking import ThinkingBudget
-from serve.asgi.arrivals import Arrivals
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
+from serve.asgi.in_flight import InFlightRequests
 from serve.chat_format.format import PLAIN, ChatReading
 from serve.chat_format.reasoning import SpecialTokens
 from serve.chat_format.shown_roles import ShownRoles
@@ -82,7 +82,7 @@ class Service:
     template_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     strict_tools: bool = False
     thinking_token_budget: int | None = None
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    in_flight: InFlightRequests = field(default_factory=InFlightRequests)
     transfers: Transfers | None = None
     images: ImageReader | NoImages = field(default_factory=NoImages)
 

@@ -12,12 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from serve.asgi.as_sent import AsSent
 from serve.asgi.errors import invalid_option
+from serve.asgi.raw_model import RawPreservingModel
 from serve.chat_format.parts import ToolSpec
 
 
-class Function(AsSent):
+class Function(RawPreservingModel):
     """A function and the JSON schema of its arguments, which those of a strict one always match."""
 
     model_config = ConfigDict(extra="allow")
@@ -27,7 +27,7 @@ class Function(AsSent):
     strict: bool | None = None
 
 
-class Tool(AsSent):
+class Tool(RawPreservingModel):
     """An entry of `tools`."""
 
     model_config = ConfigDict(extra="allow")

@@ -111,12 +111,12 @@ def add_interleave_flag(group: Any) -> None:
     )
 
 
-def say_interleaving(
-    size: int | None, parts: int, page_size: int, say: Callable[[str], None]
+def notify_of_interleaving(
+    size: int | None, parts: int, page_size: int, notify: Callable[[str], None]
 ) -> None:
     """Report a `size` that is not this engine's: `page_size` tokens on each of `parts` devices."""
     if parts > 1 and size not in (None, page_size):
-        say(
+        notify(
             f"--dcp-kv-cache-interleave-size {size}: here each of {parts} devices keeps "
             f"{page_size} tokens of a page in a row, --block-size, which changes no answer"
         )

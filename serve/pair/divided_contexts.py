@@ -7,14 +7,14 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.mesh import mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
+from serve.options.parallel import ONE_DEVICE, ParallelOptions, notify_of_interleaving
 
 
-def say_divided(
+def notify_of_divided_contexts(
     target: Target,
     draft: Eagle3Draft | None,
     config: EngineConfig,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     parallel: ParallelOptions = ONE_DEVICE,
 ) -> None:
     """Report the split of each KV cache: by positions, KV heads, both, or none.
@@ -23,11 +23,11 @@ def say_divided(
     reports an interleaving size in `parallel` that differs from the engine's.
     """
     size = config.decode_context_parallel_size
-    say_interleaving(parallel.kv_cache_interleave_size, size, config.page_size, say)
+    notify_of_interleaving(parallel.kv_cache_interleave_size, size, config.page_size, notify)
     for name, model in {"target": target, "draft": draft}.items():
         if model is not None and (size > 1 or _shares_heads(model)):
             how = _how(model, size)
-            say(f"KV cache of the {name}: {how}; a page is {config.page_tokens} tokens")
+            notify(f"KV cache of the {name}: {how}; a page is {config.page_tokens} tokens")
 
 
 def _shares_heads(model: Target | Eagle3Draft) -> bool:

@@ -23,11 +23,11 @@ from eagle3_jax.speculative.state import DecodeState
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
-from serve.pair.divided_contexts import say_divided
+from serve.pair.abstract_models import AbstractModels, as_it_is, prepare_pair
+from serve.pair.divided_contexts import notify_of_divided_contexts
 from serve.pair.generation_config import SamplingDefaults
 from serve.pair.host_memory import check_host_memory
-from serve.pair.notices import Say, notices, say_on_stderr
-from serve.pair.outlines import PairOutline, as_it_is, outline_pair
+from serve.pair.notices import Notify, notices, print_to_stderr
 from serve.pair.pool_size import fitting_pages, share_bytes
 
 CHUNK_UNIT = 256
@@ -69,7 +69,7 @@ def load_pair(
     split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
-    say: Say = say_on_stderr,
+    notify: Notify = print_to_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> LoadedPair:
     """Load a pair from directories or hub ids, published or converted, and report assumptions.
@@ -88,28 +88,28 @@ def load_pair(
     allocator_share = memory.claim(os.environ) if memory else 1.0
     of_vision = {"vision": vision, "split_vision": split_vision}
     of_text = {"tokenizer": tokenizer, "adapt_tokenizer": adapt_tokenizer}
-    outlined = outline_pair(model, draft, options, parallel, **of_vision, **of_text, say=say)
-    target, models = outlined.target, outlined.models
-    needed = outlined.weights_needed(say)
-    config = configure and configure(target.model.config, outlined.tokenizer)
+    prepared = prepare_pair(model, draft, options, parallel, **of_vision, **of_text, notify=notify)
+    target, models = prepared.target, prepared.models
+    needed = prepared.weights_needed(notify)
+    config = configure and configure(target.model.config, prepared.tokenizer)
     if config:
-        shapes = outlined.state_shapes
+        shapes = prepared.state_shapes
         if memory:
             usable = share_bytes(memory, allocator_share, target.devices)
-            config = _filling(config, shapes, sum(needed.values()), usable, say)
+            config = _filling(config, shapes, sum(needed.values()), usable, notify)
         needed["of KV cache and requests"] = device_bytes(jax.tree.leaves(shapes(config)))
         check_host_memory(config.kv_offloading_bytes)
-        say_divided(*models[:2], config, say, parallel)
+        notify_of_divided_contexts(*models[:2], config, notify, parallel)
     check_device_memory(needed, target.devices)
-    for part in filter(None, (target, outlined.draft, outlined.vision)):
+    for part in filter(None, (target, prepared.draft, prepared.vision)):
         part.fill()
-    return pair_of(outlined, config)
+    return pair_of(prepared, config)
 
 
-def pair_of(outlined: PairOutline, config: EngineConfig | None = None) -> LoadedPair:
+def pair_of(prepared: AbstractModels, config: EngineConfig | None = None) -> LoadedPair:
     """Return the loaded pair; its models are abstract unless they were filled."""
-    target, draft, vision = outlined.models
-    return LoadedPair(target, draft, outlined.tokenizer, outlined.defaults, config, vision)
+    target, draft, vision = prepared.models
+    return LoadedPair(target, draft, prepared.tokenizer, prepared.defaults, config, vision)
 
 
 def _filling(
@@ -117,11 +117,11 @@ def _filling(
     shapes: Callable[[EngineConfig], DecodeState],
     weights: int,
     usable: int | None,
-    say: Say,
+    notify: Notify,
 ) -> EngineConfig:
     """Return the configuration with as many pages as fit into `usable` bytes beside the weights."""
     if usable is None:
-        say("note: devices here don't tell their memory, so no share of it sizes the KV cache")
+        notify("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         return config
     return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
 
@@ -131,10 +131,10 @@ def with_draft(
     draft: Path,
     options: LoadOptions = DEFAULTS,
     *,
-    say: Say = say_on_stderr,
+    notify: Notify = print_to_stderr,
 ) -> LoadedPair:
     """Load another draft for the pair; raises and reports as `load_pair`."""
-    with notices(say):
+    with notices(notify):
         loaded = load_draft(
             draft,
             pair.target,

@@ -7,12 +7,12 @@ from tempfile import TemporaryFile
 
 import jax
 
-from serve.pair.notices import Say, say_on_stderr
+from serve.pair.notices import Notify, print_to_stderr
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 
 
-def keep_compiled_programs(say: Say = say_on_stderr) -> None:
+def keep_compiled_programs(notify: Notify = print_to_stderr) -> None:
     """Keep programs in the user's cache, unless JAX's variable names a directory, or "" for none.
 
     If the directory is not writable, one line says what to do; existing programs are still read.
@@ -26,7 +26,7 @@ def keep_compiled_programs(say: Say = say_on_stderr) -> None:
         jax.config.update("jax_compilation_cache_dir", str(directory))
     if (reason := _unwritable(directory)) is None:
         return
-    say(
+    notify(
         f"compiled programs are not kept, the next start compiles again: {directory}: {reason}; "
         f"set {VARIABLE} to a directory that can be written, or to '' for none"
     )

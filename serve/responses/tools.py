@@ -140,7 +140,7 @@ def chat_tools(
             case FunctionTool():
                 functions.append(tool)
             case AbsentTool():
-                say_absent(tool.type)
+                warn_of_absent_tool(tool.type)
     fields: dict[str, Any] = {"tools": [tool.as_chat() for tool in functions]} if functions else {}
     if choice is not None:
         fields["tool_choice"] = choice if isinstance(choice, str) else choice.as_chat()
@@ -148,7 +148,7 @@ def chat_tools(
 
 
 @cache
-def say_absent(kind: Absent) -> None:
+def warn_of_absent_tool(kind: Absent) -> None:
     """Log a warning once: agents offer the tool in every request."""
     message = "/v1/responses: tools of type %s are left out: this server has none (said once)"
     logger.warning(message, kind)

@@ -12,13 +12,14 @@ from convert import load_tokenizer
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.flags import source_of
 from convert.hub.roles import check_roles
-from convert.load import outline_target
+from convert.load import prepare_target
 from convert.published.parameters import abstract_draft
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder, count_batches, packed_batches
+from eagle3_jax.training.distillation import TargetHead
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -27,7 +28,6 @@ from eagle3_jax.training.draft import (
     split_draft,
 )
 from eagle3_jax.training.features import feature_pass, known_features
-from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.placement import Placement, training_mesh, with_whole_embedding
@@ -66,15 +66,15 @@ def _train(options: argparse.Namespace) -> bool:
         )
     )
     activations = ACTIVATIONS[options.quantize_activations]
-    outlined = outline_target(directory, mesh=placement.mesh, quantize_activations=activations)
-    plan = plan_draft(options, outlined.model)
+    prepared = prepare_target(directory, mesh=placement.mesh, quantize_activations=activations)
+    plan = plan_draft(options, prepared.model)
     placement.check(abstract_draft(plan.config, jnp.float32), options.rows)
-    prompts = _prompts(options, tokenizer, outlined.model.config)
-    samples = open_samples(options, tokenizer, outlined.model, plan.config.aux_layer_ids, directory)
+    prompts = _prompts(options, tokenizer, prepared.model.config)
+    samples = open_samples(options, tokenizer, prepared.model, plan.config.aux_layer_ids, directory)
     _set_epochs(options, samples)
     if options.features and not options.eval_every:  # then nothing runs the layers
-        outlined = replace(outlined, shared={*outlined.shared, "layers"})
-    trainer = _trainer(options, plan, outlined.fill(), samples, placement)
+        prepared = replace(prepared, shared={*prepared.shared, "layers"})
+    trainer = _trainer(options, plan, prepared.fill(), samples, placement)
     batches = _batches(options, samples, image_encoder(samples, trainer.target, directory))
     evaluation = _evaluation(options, trainer, tokenizer, prompts)
     outcome, checkpoints = run(options, trainer.state, trainer.step, batches, evaluation)
@@ -139,14 +139,14 @@ def _trainer(
     kept = {"embed_tokens", *plan.shared}  # The draft's own embedding is not trained.
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), kept)
     params, rest = place.params(params), place.whole(rest)
-    teacher, teacher_state = nnx.split(Teacher(target))
+    target_head, target_head_state = nnx.split(TargetHead(target))
     optimizer = adamw(options.learning_rate, options.steps, accumulate=options.accumulate)
     dtype = target.embed_tokens.embedding.get_value().dtype
     described = DraftRecipe(
         options.unroll, options.step_decay, options.loss, dtype, options.keep_activations
     )
-    update = draft_update(optimizer, DraftModels(graphdef, teacher), described)
-    frozen = rest, place.whole(teacher_state)
+    update = draft_update(optimizer, DraftModels(graphdef, target_head), described)
+    frozen = rest, place.whole(target_head_state)
     step = draft_step(update, run_target, frozen, place, options.accumulate)
     return Trainer(target, plan.shared, graphdef, rest, place.initial(optimizer, params), step)
 

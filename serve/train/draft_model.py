@@ -11,14 +11,14 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from convert import save_hf
+from convert.abstract_model import AbstractModel
 from convert.files.json_object import parse_object
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import CONFIG, CONFIG_ALONE
 from convert.hub.flags import source_of
 from convert.hub.source import Source
-from convert.load import outline_draft
+from convert.load import prepare_draft
 from convert.models.config_json import draft_to_hf
-from convert.outline import Outline
 from convert.pairing import DraftForTarget
 from convert.published.unknown_fields import warn_of_unknown_fields
 from eagle3_jax.config import (
@@ -44,7 +44,7 @@ class DraftPlan:
     """The draft before weights are read; `first` supplies its weights, None for random ones."""
 
     config: DraftConfig
-    first: Outline[Eagle3Draft] | None = None
+    first: AbstractModel[Eagle3Draft] | None = None
 
     @property
     def shared(self) -> set[str]:
@@ -57,7 +57,7 @@ def plan_draft(options: argparse.Namespace, target: Target) -> DraftPlan:
     config, first = target.config, None
     if options.init_from:
         published = source_of(options, options.init_from)
-        first = outline_draft(published, target, dtype=jnp.float32)
+        first = prepare_draft(published, target, dtype=jnp.float32)
         if any(isinstance(part, QuantizedKernel) for _, part in nnx.iter_graph(first.model)):
             raise ValueError(f"--init-from {options.init_from}: quantised weights can't be trained")
         chosen = first.model.config

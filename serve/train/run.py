@@ -18,8 +18,8 @@ from eagle3_jax.training.checkpoint import Checkpoints
 from eagle3_jax.training.loop import (
     Batches,
     Evaluation,
-    Outcome,
     StepFunction,
+    TrainResult,
     TrainState,
     train,
 )
@@ -59,7 +59,7 @@ def run(
     step: StepFunction,
     batches: Batches,
     evaluation: Evaluation | None = None,
-) -> tuple[Outcome, Checkpoints]:
+) -> tuple[TrainResult, Checkpoints]:
     """Train for options.steps, with progress and logs."""
     directory = _directory(options)
     checkpoints = Checkpoints(directory / "checkpoints")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from convert import load_vision
 from convert.text.tokenizer import Tokenizer
-from convert.vision import holds_vision, outline_vision
+from convert.vision import holds_vision, prepare_vision
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder
@@ -77,7 +77,7 @@ def _images(options: argparse.Namespace, checkpoint: Path) -> ImageReader | NoIm
     given = ImageOptions(
         domains=tuple(options.allowed_media_domains), local_path=local and local.resolve()
     )
-    vision = outline_vision(checkpoint).model if holds_vision(checkpoint) else None
+    vision = prepare_vision(checkpoint).model if holds_vision(checkpoint) else None
     return set_up_images(given, vision)
 
 

@@ -15,6 +15,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.training.distillation import TargetHead
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -22,16 +23,15 @@ from eagle3_jax.training.draft import (
     draft_update,
     split_draft,
 )
-from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.placement import Placement, with_whole_embedding
 from eagle3_jax.training.vision import (
-    SightedModels,
-    picture_features,
-    scaled_to_inputs,
+    VisionTargetModels,
+    image_text_features,
+    scaled_to_fan_in,
     vision_step,
-    with_pictures,
+    with_image_rows,
 )
 from serve.demo.pictures import recipe
 from serve.demo.pictures.accuracy import held_out_accuracy
@@ -77,10 +77,10 @@ def _train_target(options: argparse.Namespace) -> bool:
     rngs = nnx.Rngs(options.seed)
     target, text = nnx.split(KimiTarget(recipe.TARGET, rngs=rngs, dtype=jnp.float32))
     vision, seen = nnx.split(VisionModel(recipe.VISION, rngs=rngs, dtype=jnp.float32))
-    params = scaled_to_inputs((text, seen))
+    params = scaled_to_fan_in((text, seen))
     optimizer = adamw(options.learning_rate, options.steps)
     state = TrainState(params, optimizer.init(params))
-    step = vision_step(optimizer, SightedModels(target, vision, picture_places()))
+    step = vision_step(optimizer, VisionTargetModels(target, vision, picture_places()))
     outcome, _ = run(options, state, step, PictureBatches(tokenizer, options.seed))
     if outcome.step < options.steps:
         return False
@@ -98,7 +98,7 @@ def _train_draft(
     )
     shared = {"embed_tokens"}
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), shared)
-    params = scaled_to_inputs(params)
+    params = scaled_to_fan_in(params)
     optimizer = adamw(options.learning_rate, options.steps)
     step = _draft_step(optimizer, graphdef, rest, target, vision)
     state = TrainState(params, optimizer.init(params))
@@ -115,12 +115,12 @@ def _draft_step(
     optimizer: Any, graphdef: Any, rest: Any, target: Target, vision: VisionModel
 ) -> StepFunction:
     """Return a step on the target's distributions for conversations with their pictures."""
-    teacher, teacher_state = nnx.split(Teacher(target))
-    update = draft_update(optimizer, DraftModels(graphdef, teacher), DraftRecipe())
-    run_target = picture_features(target, recipe.DRAFT.aux_layer_ids)
-    step = draft_step(update, run_target, (rest, teacher_state), Placement(None))
+    target_head, target_head_state = nnx.split(TargetHead(target))
+    update = draft_update(optimizer, DraftModels(graphdef, target_head), DraftRecipe())
+    run_target = image_text_features(target, recipe.DRAFT.aux_layer_ids)
+    step = draft_step(update, run_target, (rest, target_head_state), Placement(None))
     places = picture_places()
-    show = jax.jit(lambda seen, batch: with_pictures(target, seen, places, batch))
+    show = jax.jit(lambda seen, batch: with_image_rows(target, seen, places, batch))
     return lambda state, batch: step(state, show(vision, batch))
 
 

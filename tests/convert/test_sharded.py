@@ -18,12 +18,12 @@ from sweeps import sweep
 from wide_pair import wide_target
 
 from convert import fill, load_draft, load_target, save_hf, save_store
+from convert.abstract_model import AbstractModel
 from convert.files import safetensors_files
 from convert.files.box import box_of
 from convert.files.safetensors_files import read_box
 from convert.fill import named_variables
-from convert.load import outline_target
-from convert.outline import Outline
+from convert.load import prepare_target
 from convert.published import form, read_parameter
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.target import Target
@@ -99,12 +99,12 @@ def test_a_device_reads_what_it_holds_and_no_more(
     wide: Path, bytes_read: list[int], by_expert: bool
 ) -> None:
     mesh = make_mesh(8, enable_expert_parallel=by_expert)
-    outline = outline_target(wide, dtype=jnp.bfloat16, mesh=mesh)
-    source: Any = outline.source
+    prepared = prepare_target(wide, dtype=jnp.bfloat16, mesh=mesh)
+    source: Any = prepared.source
     for device in (0, 7):
         bytes_read.clear()
         held = twice = 0
-        for path, variable in named_variables(outline.model).items():
+        for path, variable in named_variables(prepared.model).items():
             value: Any = variable.get_value()
             index = value.sharding.devices_indices_map(value.shape)[jax.devices()[device]]
             part = source.read(path, np.dtype(jnp.bfloat16), box_of(index, value.shape))
@@ -112,7 +112,7 @@ def test_a_device_reads_what_it_holds_and_no_more(
             twice += part.nbytes * ("kv_b_proj" in path)  # keys lie between values in the file
         # The correction bias is float32 in the file.
         assert held + twice <= sum(bytes_read) <= held + twice + 16
-        assert held < outline.device_bytes + 1 < sum(f.stat().st_size for f in wide.iterdir()) / 4
+        assert held < prepared.device_bytes + 1 < sum(f.stat().st_size for f in wide.iterdir()) / 4
 
 
 def test_devices_of_one_process_together_read_each_byte_once(
@@ -139,10 +139,10 @@ def test_host_memory_holds_one_parameter_of_a_reader_at_a_time(
         return SimpleNamespace(shape=shape, block_until_ready=lambda: there)
 
     monkeypatch.setattr(jax, "make_array_from_callback", elsewhere)
-    outline = outline_target(wide, mesh=make_mesh(8, enable_expert_parallel=True))
-    sizes = [v.get_value().size * 4 for v in named_variables(outline.model).values()]
+    prepared = prepare_target(wide, mesh=make_mesh(8, enable_expert_parallel=True))
+    sizes = [v.get_value().size * 4 for v in named_variables(prepared.model).values()]
     tracemalloc.start()
-    outline.fill()
+    prepared.fill()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # A parameter, and the slab of the file that it is made of.
@@ -165,16 +165,16 @@ class SmallDevice:
 def test_a_device_too_small_is_refused_before_anything_is_read(
     wide: Path, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outline = outline_target(wide, mesh=make_mesh(8))
-    enough = outline.device_bytes + 1000
+    prepared = prepare_target(wide, mesh=make_mesh(8))
+    enough = prepared.device_bytes + 1000
     assert enough < sum(f.stat().st_size for f in wide.iterdir()) / 2
     small: Any = [SmallDevice(enough), SmallDevice(enough - 1)]
-    monkeypatch.setattr(Outline, "devices", property(lambda _: small))
+    monkeypatch.setattr(AbstractModel, "devices", property(lambda _: small))
     with pytest.raises(ValueError, match=r"Gpu\(id=3\) is too small: .* needed .* available"):
-        outline.fill()
+        prepared.fill()
     assert bytes_read == []
     small.pop()
-    outline.fill()
+    prepared.fill()
     assert bytes_read
 
 

@@ -33,7 +33,7 @@ from eagle3_jax.training.draft import (  # noqa: E402
     ahead,
     draft_update,
     split_draft,
-    taught_rows,
+    supervised_rows,
 )
 from eagle3_jax.training.loop import TrainState  # noqa: E402
 from eagle3_jax.training.optimizer import adamw  # noqa: E402
@@ -117,23 +117,23 @@ def our_update(
 ) -> Callable[[], float]:
     """A function that makes the next update and returns the KL divergence before it."""
     graphdef, params, rest = split_draft(the_draft(golden))
-    teacher, teacher_state = nnx.split(the_teacher(golden))
+    target_head, target_head_state = nnx.split(the_teacher(golden))
     optimizer = adamw(RATE, 10_000, warmup=1)
     recipe = DraftRecipe(STEPS, DECAY, keep_activations=keep_activations)
     update = jax.jit(
-        draft_update(optimizer, DraftModels(graphdef, teacher), recipe), donate_argnums=0
+        draft_update(optimizer, DraftModels(graphdef, target_head), recipe), donate_argnums=0
     )
     rows = {name: jnp.asarray(array)[None] for name, array in batch.items()}
     packed = PackedBatch(*(rows[n] for n in ("token_ids", "segments", "positions", "wanted")))
     features = Features(rows["aux"], rows["hidden"])
-    rows_taught = taught_rows(packed.wanted)
+    rows_taught = supervised_rows(packed.wanted)
     total = jnp.sum(rows_taught)
     log_p = jax.nn.log_softmax(the_teacher(golden).logits(ahead(features.hidden)), axis=-1)
     entropy = -jnp.sum(jnp.sum(jnp.exp(log_p) * log_p, axis=-1) * rows_taught) / total
     state = [TrainState(params, optimizer.init(params))]
 
     def step() -> float:
-        state[0], metrics = update(state[0], (rest, teacher_state), packed, features, total)
+        state[0], metrics = update(state[0], (rest, target_head_state), packed, features, total)
         jax.block_until_ready(state[0])
         return float(metrics.loss - entropy)
 

@@ -25,13 +25,13 @@ def options(processes: int, devices_each: int) -> RayOptions:
 def test_each_process_has_its_gpus_and_the_first_is_here(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serve.hosts.ray_actors import find_room
+    from serve.hosts.ray_actors import reserve_placement
 
-    group = find_room(options(2, 2), address)
+    group = reserve_placement(options(2, 2), address)
     first, second = group.bundle_specs
     assert first == {"CPU": 1.0, "GPU": 2.0, f"node:{address}": 0.001}
     assert second == {"CPU": 1.0, "GPU": 2.0}
     ray.util.remove_placement_group(group)
     monkeypatch.setattr("serve.hosts.ray_actors.PLACE_S", 3.0)
     with pytest.raises(ValueError, match=r"no room for 2 processes of .*'GPU': 3.* after 3 s"):
-        find_room(options(2, 3), address)
+        reserve_placement(options(2, 3), address)

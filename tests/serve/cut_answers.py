@@ -44,7 +44,7 @@ def outputs(
         size = next(cuts)
         batch, rest = rest[:size], rest[size:]
         stopped = any(stream.push(token) is not None for token in batch)
-        answers.append(stream.take(final=stopped or not rest))
+        answers.append(stream.release(final=stopped or not rest))
         if stopped:
             break
     return answers

@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle3_jax.engine import EngineStats, Logprob, Request, RequestOutput, Round
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken, PromptLogprobs
-from eagle3_jax.engine.page_tiers import TierRoom, TokensByTier
+from eagle3_jax.engine.page_tiers import TierOccupancy, TokensByTier
 from eagle3_jax.engine.programs.executor import Progress
 
 VOCAB_SIZE = 128
@@ -184,7 +184,7 @@ class FakeEngine:
             total_pages=TOTAL_PAGES,
             prefix_cache_queries=self.prompt_tokens,
             cached=self.cached,
-            tiers=(TierRoom("host", 1, 4),) if self.cached_below else (),
+            tiers=(TierOccupancy("host", 1, 4),) if self.cached_below else (),
             damaged_pages=7,
             failed_fetches=8,
             foreign_files=9,

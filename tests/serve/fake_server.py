@@ -26,7 +26,7 @@ from serve.chat_format.format import choose_reading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike
 from serve.engine.thread import EngineThread
-from serve.hosts.runtime import leave
+from serve.hosts.runtime import exit_now
 from serve.kv_events.publisher import KVEventPublisher
 from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.options.http import HttpOptions
@@ -132,7 +132,7 @@ def served_by(
     server = InThread(
         app,
         service.engine,
-        service.arrivals,
+        service.in_flight,
         drain_timeout_s=5.0,
         client_timeout_s=operations.client_timeout_s,
         max_connections=max_connections,
@@ -205,7 +205,7 @@ async def serve_until_signal(
     server = GracefulServer(
         app,
         service.engine,
-        service.arrivals,
+        service.in_flight,
         drain_timeout_s=drain_timeout_s,
         max_connections=room_for_connections(),
     )
@@ -224,4 +224,6 @@ def main(argv: Sequence[str]) -> NoReturn:
     given = flags.parse_args(argv)
     configure_logging("text")
     raise_limit()
-    leave(run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout, given.compiles)))
+    exit_now(
+        run_to_end(serve_until_signal(given.hang_at_step, given.drain_timeout, given.compiles))
+    )

@@ -23,8 +23,8 @@ from convert.save import write_tensors
 from convert.store.parameter import Parameter
 from eagle3_tools.bench.load.server_process import serving
 from serve.demo import find_pair
-from serve.options.foreign.flags import say_without_effect
-from serve.options.foreign.variables import say_not_read
+from serve.options.foreign.flags import describe_ignored_flags
+from serve.options.foreign.variables import describe_ignored_variables
 from serve.options.parallel import ONE_DEVICE
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import fit_length, load_pair
@@ -121,7 +121,7 @@ def test_every_flag_is_obeyed_or_its_line_says_what_it_means(
 ) -> None:
     words = command.arguments
     options, without_effect = parse_serve_flags(words)
-    assert len(list(say_without_effect(without_effect))) == len(without_effect)
+    assert len(list(describe_ignored_flags(without_effect))) == len(without_effect)
     for start, end in flags_of(command):
         flag, others = tuple(words[start:end]), [*words[:start], *words[end:]]
         if flag in AS_BY_DEFAULT:
@@ -135,7 +135,7 @@ def test_every_flag_is_obeyed_or_its_line_says_what_it_means(
 
 @each("command", [command for command in COMMANDS if command.exported])
 def test_every_variable_is_named(command: Published) -> None:
-    lines = say_not_read(command.environment)
+    lines = describe_ignored_variables(command.environment)
     named = [name for line in lines for name in line.rpartition(": ")[2].split(", ")]
     assert sorted(named) == sorted(command.environment)
 

@@ -44,10 +44,10 @@ def image_requests(rng: np.random.Generator, count: int) -> list[Request]:
 def note_cuts(engine: Engine) -> None:
     """Record in CUTS where the engine's chunks begin within images."""
     scheduler = engine._replicas.first
-    if "bring_images" in vars(scheduler):
+    if "prepare_images" in vars(scheduler):
         return
     CUTS.clear()
-    bring = scheduler.bring_images
+    bring = scheduler.prepare_images
 
     def noted(chunk: ChunkPlan) -> ChunkPlan:
         for placed in chunk.sequence.request.images:
@@ -55,4 +55,4 @@ def note_cuts(engine: Engine) -> None:
                 CUTS.add(chunk.start - placed.start)
         return bring(chunk)
 
-    vars(scheduler)["bring_images"] = noted
+    vars(scheduler)["prepare_images"] = noted

@@ -129,7 +129,7 @@ class Record:
         found = run()
         self.leaks += held(self.engine)
         if self.log is not None:
-            self.copy.replay(self.log.take())
+            self.copy.replay(self.log.drain())
         return found
 
     @property

@@ -83,16 +83,16 @@ def test_a_row_read_too_far_is_noticed(
 def test_a_page_that_does_not_come_back_is_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give_back = PagePool.give_back
-    monkeypatch.setattr(PagePool, "give_back", lambda pool, pages: give_back(pool, pages[1:]))
+    release = PagePool.release
+    monkeypatch.setattr(PagePool, "release", lambda pool, pages: release(pool, pages[1:]))
     with pytest.raises(AssertionError, match="pages"):
         laws.test_pages_and_slots_come_back(Record.of(world, 2))
 
 
 @world_test("chain")
 def test_a_miscounted_token_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Sequence.take
-    monkeypatch.setattr(Sequence, "take", lambda *inputs: take(*inputs) + 1)
+    take = Sequence.commit
+    monkeypatch.setattr(Sequence, "commit", lambda *inputs: take(*inputs) + 1)
     with pytest.raises(AssertionError):
         laws.test_counters_add_up(Record.of(world, 2))
 

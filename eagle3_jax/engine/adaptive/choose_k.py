@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.choice import ProgramChoice
-from eagle3_jax.engine.programs.placing import most_together
+from eagle3_jax.engine.programs.placing import largest_replica_batch
 from eagle3_jax.engine.programs.program import Program
 from eagle3_jax.engine.sequence import Sequence
 
@@ -105,12 +105,12 @@ class FixedChooser:
 
     def choose(self, members: Rows[Sequence]) -> ChosenK:
         """Return k of the next round of these sequences."""
-        return self._choices[most_together(members) - 1]
+        return self._choices[largest_replica_batch(members) - 1]
 
-    def took(self, choice: ChosenK, seconds: float) -> None:
+    def observe_time(self, choice: ChosenK, seconds: float) -> None:
         """Ignore the time."""
 
-    def committed(self, verified: int, accepted: int) -> None:
+    def observe_acceptance(self, verified: int, accepted: int) -> None:
         """Ignore the acceptance."""
 
 
@@ -172,11 +172,11 @@ class GoodputChooser:
         load.planned -= 1
         return ChosenK(min(load.running, limit), program)
 
-    def took(self, choice: ChosenK, seconds: float) -> None:
+    def observe_time(self, choice: ChosenK, seconds: float) -> None:
         """Record what a round cost."""
         self._loads[choice.program].costs.observe(choice.drafts, seconds)
 
-    def committed(self, verified: int, accepted: int) -> None:
+    def observe_acceptance(self, verified: int, accepted: int) -> None:
         """Record how many of a sequence's drafts were accepted in one round."""
         self._acceptance.observe(verified, accepted)
 

@@ -24,8 +24,8 @@ from eagle3_jax.engine.grammars.interface import (
     Vocabulary,
     reject_from,
 )
-from eagle3_jax.engine.grammars.pieces import PiecesMatcher
 from eagle3_jax.engine.grammars.texts import grammar_text
+from eagle3_jax.engine.grammars.triggered import TriggeredGrammar
 from eagle3_jax.sampling.structured_outputs import FormPart, StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
@@ -187,7 +187,7 @@ class LLGuidanceGrammar:
         """See CompiledGrammar."""
         matcher = LLGuidanceMatcher(self._compiled, self._constraint.begins_after)
         between = self._constraint.between
-        return matcher if between is None else PiecesMatcher(matcher, *between)
+        return matcher if between is None else TriggeredGrammar(matcher, *between)
 
 
 class LLGuidanceMatcher:

@@ -53,7 +53,7 @@ MOST_S = 5.0
 """A mask that takes longer fails its request."""
 
 
-class Asked(NamedTuple):
+class MaskRequest(NamedTuple):
     """A sequence's drafts and their parent nodes: 0 is the last known token, i + 1 is draft i."""
 
     matcher: Matcher
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 class MaskJob:
     """One fill with masks of its own, the resulting drafts, and the failure if any."""
 
-    def __init__(self, asked: Asked, masks: np.ndarray) -> None:
+    def __init__(self, asked: MaskRequest, masks: np.ndarray) -> None:
         self._asked, self.masks, self.drafts = asked, masks, list(asked.drafts)
         self.done = threading.Event()
         self.failure: BaseException | None = None
@@ -139,7 +139,7 @@ class Masking:
 
         Ask again for the others; no call waits for them a second time.
         """
-        jobs = {m: self._next.get(m) or self._submit(Asked(m)) for m in matchers}
+        jobs = {m: self._next.get(m) or self._submit(MaskRequest(m)) for m in matchers}
         self._next |= jobs
         fresh = [job for job in jobs.values() if not job.waited_for]
         self._wait(fresh, self._left - WAIT_S / 2)
@@ -159,7 +159,9 @@ class Masking:
                 del self._next[matcher]
         return found
 
-    def behind_drafts(self, asked: Sequence[Asked], masks: Sequence[np.ndarray]) -> list[list[int]]:
+    def fill_after_drafts(
+        self, asked: Sequence[MaskRequest], masks: Sequence[np.ndarray]
+    ) -> list[list[int]]:
         """Fill masks [nodes, words] after the drafts, given row 0; return drafts as `fill` does."""
         jobs = [self._submit(one) for one in asked]
         self._wait(jobs, self._left)
@@ -169,12 +171,12 @@ class Masking:
         """Wait for late masks when there is no other work."""
         self._wait(self._next.values(), self._left)
 
-    def forget(self, matcher: Matcher | None) -> None:
+    def discard(self, matcher: Matcher | None) -> None:
         """Drop the mask of an answer that ended or restarts."""
         if matcher is not None:
             self._next.pop(matcher, None)
 
-    def _submit(self, asked: Asked) -> MaskJob:
+    def _submit(self, asked: MaskRequest) -> MaskJob:
         job = MaskJob(asked, open_masks(self._vocab_size, 1 + len(asked.drafts)))
         _THREADS.submit(job)
         return job
@@ -188,7 +190,7 @@ class Masking:
         self._left -= time.monotonic() - began
 
 
-def _take(job: MaskJob, masks: np.ndarray, asked: Asked) -> list[int]:
+def _take(job: MaskJob, masks: np.ndarray, asked: MaskRequest) -> list[int]:
     if job.done.is_set() and job.failure is None:
         masks[:] = job.masks
         return job.drafts

@@ -31,7 +31,7 @@ class EncoderCache:
         """Number of tokens with cached features."""
         return self.layout.capacity - len(self._free)
 
-    def reach(self, images: Sequence[PlacedImage], start: int, end: int) -> int:
+    def chunk_end(self, images: Sequence[PlacedImage], start: int, end: int) -> int:
         """Return the end, up to `end`, of a chunk whose images' features all fit.
 
         The result depends on the prompt alone.
@@ -40,7 +40,7 @@ class EncoderCache:
         beyond = (image.start for image in images if image.end > start and image not in fitting)
         return min(end, next(beyond, end))
 
-    def bring(self, sequence: EngineSequence, start: int, end: int) -> list[NewImage]:
+    def assign_rows(self, sequence: EngineSequence, start: int, end: int) -> list[NewImage]:
         """Assign rows to a chunk's new images and return them for encoding.
 
         Features of the token after the chunk are included if they fit.

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.mesh import DEVICES, mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -106,4 +106,4 @@ class ImageLayout:
         patches: Any = np.stack([one.patches for one in packed])
         places: list[Any] = list(map(np.stack, columns))
         sent: Any = rows
-        return ImageBatch(patches, Places(*places), sent)
+        return ImageBatch(patches, PatchPositions(*places), sent)

@@ -39,7 +39,7 @@ def check_images(
 
 def _check_grid(request: Request, cache: EncoderCache, chunk: int) -> None:
     for start in range(0, len(request.prompt_ids), chunk):
-        if cache.reach(request.images, start, start + chunk) < start + chunk:
+        if cache.chunk_end(request.images, start, start + chunk) < start + chunk:
             raise ValueError(
                 f"images that {chunk} tokens from {start} touch have more tokens together than are "
                 f"kept (mm_encoder_cache_tokens {cache.layout.capacity}), and exact mode cuts "

@@ -68,7 +68,7 @@ class _Page:
 
 
 class KVEventLog:
-    """Events since the last `take`. Used by the engine's thread only.
+    """Events since the last `drain`. Used by the engine's thread only.
 
     The log knows the contents of a key while some medium has its page, so that code which moves
     pages only names keys.
@@ -125,7 +125,7 @@ class KVEventLog:
         self._events.append(AllCleared())
         self._pages.clear()
 
-    def take(self) -> list[KVEvent]:
+    def drain(self) -> list[KVEvent]:
         """Return the events, oldest first, and clear them."""
         events, self._events = self._events, []
         return events

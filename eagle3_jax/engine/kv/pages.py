@@ -45,7 +45,7 @@ class PagePool:
         """Number of free pages whose reuse loses nothing."""
         return len(self._empty) + len(self._idle)
 
-    def take(self, count: int) -> list[int] | None:
+    def allocate(self, count: int) -> list[int] | None:
         """Take `count` pages to write to, or return None and take nothing if there are too few."""
         if count > self.free:
             return None
@@ -54,7 +54,7 @@ class PagePool:
             self._holders[page] = 1
         return pages
 
-    def give_back(self, pages: Sequence[int]) -> None:
+    def release(self, pages: Sequence[int]) -> None:
         """Release one hold on each page, the end of the chain first.
 
         It is then evicted first too, because nothing after a lost page can be found.
@@ -117,19 +117,19 @@ class PagePool:
             self._idle[page] = None
             self._saved.add(page)
 
-    def expect(self, page: int, key: bytes) -> None:
+    def reserve_for_load(self, page: int, key: bytes) -> None:
         """Reserve a page for contents that the tier will load, with an extra hold until then."""
         self.publish(page, key)
         self._saved.add(page)
         self._awaited.add(page)
         self._holders[page] += 1
 
-    def arrived(self, page: int) -> None:
+    def mark_loaded(self, page: int) -> None:
         """Mark an expected page as filled in every program dispatched from now on."""
         self._awaited.discard(page)
-        self.give_back([page])
+        self.release([page])
 
-    def awaits(self, pages: Sequence[int]) -> bool:
+    def are_loading(self, pages: Sequence[int]) -> bool:
         """Return whether one of these pages is still being loaded."""
         return not self._awaited.isdisjoint(pages)
 
@@ -138,7 +138,7 @@ class PagePool:
         unknown = (index for index, key in enumerate(keys) if key not in self._page_of)
         return next(unknown, len(keys))
 
-    def share(self, keys: Sequence[bytes]) -> list[int]:
+    def acquire(self, keys: Sequence[bytes]) -> list[int]:
         """Return the pages of these keys, each with one more hold."""
         pages = [self._page_of[key] for key in keys]
         for page in pages:

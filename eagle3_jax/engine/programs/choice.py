@@ -4,7 +4,7 @@ from collections.abc import Sequence as Rows
 
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.programs.placing import most_together
+from eagle3_jax.engine.programs.placing import largest_replica_batch
 from eagle3_jax.engine.programs.program import Program, ProgramKind, has_argmax
 from eagle3_jax.engine.sequence import Sequence
 
@@ -26,7 +26,7 @@ class ProgramChoice:
         kind = ProgramKind.FULL_ROUND if self._needs_full(members) else ProgramKind.ROUND
         if self._can_argmax(members):
             kind = ProgramKind.ARGMAX_ROUND
-        batch = self._config.bucket_for(most_together(members))
+        batch = self._config.bucket_for(largest_replica_batch(members))
         if drafts is None or not self._config.chooses_k:
             return Program(kind, batch)
         # The narrowest program that reads all rows of the last round.

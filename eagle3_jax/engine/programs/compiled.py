@@ -33,7 +33,7 @@ from eagle3_jax.speculative.tree.nodes import Tree
 from eagle3_jax.speculative.tree.round import propose_tree_round, tree_round, verify_tree_round
 from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.widths import Widths
-from eagle3_jax.vision.keep import ImageBatch, keep_features
+from eagle3_jax.vision.keep import ImageBatch, store_features
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 from pallas_kernels.exact import exact_bits
@@ -136,7 +136,7 @@ def _encode(
     pair: PairStructure, vision: Leaves, _: Leaves, state: DecodeState, images: ImageBatch
 ) -> tuple[DecodeState]:
     assert pair.vision is not None and state.image_features is not None, "a pair with vision"
-    kept = keep_features(pair.vision.rebuild(vision), state.image_features, images)
+    kept = store_features(pair.vision.rebuild(vision), state.image_features, images)
     return (replace(state, image_features=kept),)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Rows
 from eagle3_jax.engine.sequence import Sequence
 
 
-def most_together(members: Rows[Sequence]) -> int:
+def largest_replica_batch(members: Rows[Sequence]) -> int:
     """Return the largest number of sequences on one replica."""
     return max(Counter(member.replica for member in members).values(), default=0)
 

@@ -22,9 +22,9 @@ from eagle3_jax.engine.programs.packing import empty_chunk, pack_chunk, pack_pag
 from eagle3_jax.engine.programs.page_store import NO_SLOT
 from eagle3_jax.engine.programs.placing import places
 from eagle3_jax.engine.programs.processes.call import CallFormat, Peers, ProgramCall
-from eagle3_jax.engine.programs.processes.following import follow
-from eagle3_jax.engine.programs.processes.questions import Asked
-from eagle3_jax.engine.programs.processes.remote import Built, Devices, RemoteExecutor
+from eagle3_jax.engine.programs.processes.follower import follow
+from eagle3_jax.engine.programs.processes.queries import PendingQuery
+from eagle3_jax.engine.programs.processes.remote import Devices, EngineInfo, RemoteExecutor
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -89,19 +89,19 @@ class Runner:
         if self._peers:
             self._peers.await_compiled()
 
-    def follow(self, messages: Iterable[bytes | Asked]) -> None:
+    def follow(self, messages: Iterable[bytes | PendingQuery]) -> None:
         """Run the calls of another process's runner until there are no more."""
         follow(self.executor, self._format.decode, messages)
 
     @property
-    def built(self) -> Built:
+    def info(self) -> EngineInfo:
         """Facts that a process driving this one must know."""
         config, executor = self.config, self.executor
         with prefer(config.kernels, config.xla_kernels):
             kernels = candidates("logits_argmax")[0]
         page_bytes = self.page_bytes if config.kv_offloading_bytes else 0
         names = tuple(map(str, executor.programs))
-        return Built(config.num_pages, kernels, page_bytes, names)
+        return EngineInfo(config.num_pages, kernels, page_bytes, names)
 
     def prefill(self, chunks: Sequence[ChunkPlan], masks: Masks | None = None) -> ProgramOutput:
         """Dispatch chunks, at most one per replica, after encoding their new images.

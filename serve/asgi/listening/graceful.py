@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 
-from serve.asgi.arrivals import Arrivals
+from serve.asgi.in_flight import InFlightRequests
 from serve.asgi.listening.accepting import accept
 from serve.asgi.listening.connection import Waiting, timed_connection
 from serve.engine.thread import EngineThread
@@ -66,7 +66,7 @@ class GracefulServer(uvicorn.Server):
         self,
         app: FastAPI,
         engine: EngineThread,
-        arrivals: Arrivals,
+        in_flight: InFlightRequests,
         *,
         drain_timeout_s: float,
         client_timeout_s: float = 60.0,
@@ -84,7 +84,7 @@ class GracefulServer(uvicorn.Server):
             timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,
         )
         super().__init__(config)
-        self._engine, self._arrivals = engine, arrivals
+        self._engine, self._arrivals = engine, in_flight
         self._drain_timeout_s = drain_timeout_s
         self._max_connections, self._tls = max_connections, tls
         self._accepting: list[asyncio.Task[None]] = []

@@ -11,9 +11,9 @@ import numpy as np
 
 from convert import Tokenizer
 from convert.images.resize import cut, sizes_of
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.training.packing import Sample, padded
-from eagle3_jax.training.vision import PictureBatch
+from eagle3_jax.training.vision import ImageTextBatch
 from eagle3_jax.vision import packing
 from eagle3_jax.vision.item import ImageItem
 from serve.demo.corpus.conversation import Message, user
@@ -42,7 +42,7 @@ class PictureBatches:
     def __iter__(self) -> "PictureBatches":
         return self
 
-    def __next__(self) -> PictureBatch:
+    def __next__(self) -> ImageTextBatch:
         place = f"{self._seed}/{self._step}"
         self._step += 1
         rng = random.Random(f"questions/{self._split}/{place}")
@@ -51,7 +51,7 @@ class PictureBatches:
         asked = (ask(rng, topic, picture) for topic, picture in zip(topics, shown, strict=True))
         rows = [padded(self._make(question), ROW_LENGTH) for question in asked]
         text = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
-        return PictureBatch(text, np.stack([patches_of(p)[self._order] for p in shown]))
+        return ImageTextBatch(text, np.stack([patches_of(p)[self._order] for p in shown]))
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of the next batch."""
@@ -91,10 +91,10 @@ def patches_of(picture: Picture) -> np.ndarray:
     return cut(image, sizes, PATCH).reshape(-1, 3, PATCH, PATCH)
 
 
-def picture_places() -> Places:
+def picture_places() -> PatchPositions:
     """Return the places of one picture's patches, grouped by token."""
     item = ImageItem(np.zeros((GRID**2, 3, PATCH, PATCH), np.uint8), (1, GRID, GRID), IMAGE_TOKENS)
-    return Places(*(column[: GRID**2] for column in packing.pack([item], VISION).places))
+    return PatchPositions(*(column[: GRID**2] for column in packing.pack([item], VISION).places))
 
 
 def token_order() -> np.ndarray:

@@ -43,7 +43,7 @@ def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
     if keeps is not None and switch.preserves:
         asked[PRESERVE] = keeps
     elif keeps and not service.roles.keeps_reasoning:
-        say_unkept()
+        warn_of_unkept_thinking()
     elif keeps is False and service.roles.keeps_reasoning:
         raise _contradiction(f"{PRESERVE} false: the template keeps the reasoning of every turn")
     for name in asked.keys() & given.keys():
@@ -87,12 +87,12 @@ def _thinking(
         param = "reasoning_effort" if effort else "thinking"
         raise invalid_request(f"{param}: {error}", param=param) from error
     if thinks and effort and not switch.takes_effort:
-        say_one_effort()
+        warn_of_one_effort()
     return given
 
 
 @cache
-def say_unkept() -> None:
+def warn_of_unkept_thinking() -> None:
     """Log a warning once: agents ask for it with every request."""
     logger.warning(
         "thinking.keep: this checkpoint's template leaves out the reasoning of earlier turns and "
@@ -102,7 +102,7 @@ def say_unkept() -> None:
 
 
 @cache
-def say_one_effort() -> None:
+def warn_of_one_effort() -> None:
     """Log a warning once: agents send an effort with every request."""
     logger.warning(
         "this checkpoint's template does not read reasoning_effort: every level but none is the "

@@ -95,7 +95,7 @@ def add_other_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, choices=values, help=argparse.SUPPRESS)
 
 
-def say_without_effect(flags: Sequence[str]) -> Iterator[str]:
+def describe_ignored_flags(flags: Sequence[str]) -> Iterator[str]:
     """Yield a line for each flag, or each key of a flag."""
     for flag in flags:
         yield f"{flag} has no effect in this engine: {REASONS[flag]}"

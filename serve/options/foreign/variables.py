@@ -17,7 +17,7 @@ MEANINGS = {
 """Meaning -> prefixes of variables; the first match counts."""
 
 
-def say_not_read(environment: Mapping[str, str]) -> Iterator[str]:
+def describe_ignored_variables(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each kind of variable that is set."""
     left = environment.keys() - {KEY_VARIABLE, HASHES_VARIABLE}
     for meaning, beginnings in MEANINGS.items():

@@ -14,7 +14,7 @@ from convert import load_tokenizer
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.flags import source_of
 from convert.hub.roles import check_roles
-from convert.load import outline_target
+from convert.load import prepare_target
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder
 from eagle3_jax.training.features import feature_pass
@@ -42,19 +42,19 @@ def write_features(options: argparse.Namespace) -> bool:
     experts = options.enable_expert_parallel
     place = Placement(training_mesh(data_size, size, enable_expert_parallel=experts))
     activations = ACTIVATIONS[options.quantize_activations]
-    outlined = outline_target(directory, mesh=place.mesh, quantize_activations=activations)
-    aux_layer_ids = plan_draft(options, outlined.model).config.aux_layer_ids
+    prepared = prepare_target(directory, mesh=place.mesh, quantize_activations=activations)
+    aux_layer_ids = plan_draft(options, prepared.model).config.aux_layer_ids
     place.check_rows(options.rows)
-    samples = open_conversations(options, tokenizer, outlined.model.config, directory)
+    samples = open_conversations(options, tokenizer, prepared.model.config, directory)
     contents = Contents(
-        Computed.by(options, outlined.model, aux_layer_ids, directory),
+        Computed.by(options, prepared.model, aux_layer_ids, directory),
         data=samples.digest,
         samples=len(samples),
         file_samples=options.rows,
     )
-    _check_directory(options, contents, outlined.model, samples)
+    _check_directory(options, contents, prepared.model, samples)
     try:
-        target = outlined.fill()
+        target = prepared.fill()
         encode = image_encoder(samples, target, directory)
         run = feature_pass(target, aux_layer_ids, options.prefill_chunk)
         _write(options, contents, samples, partial(_shown, options.rows, run, encode, place))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 MODEL = "eagle3-demo"
-GREETING = "Say hello."
+GREETING = "Notify hello."
 QUESTION = "How much is 6 times 7? Multiply with the tool."
 STRUCTURED = "How much is 6 times 7? Answer as JSON."
 HELLO = "Hello there."

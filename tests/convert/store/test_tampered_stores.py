@@ -12,7 +12,7 @@ from hostile import nested, opens_or_says_why
 from small_stores import leave_unfinished, source_directory, write_small
 
 from convert.conversion import cli
-from convert.load import outline_draft
+from convert.load import prepare_draft
 from convert.store.reader import open_store
 from eagle3_jax.models.target import Target
 
@@ -98,7 +98,7 @@ def test_no_field_of_a_manifest_does_more_than_cost_one_line(
         if opens_or_says_why(made, open_store):
             continue
         assert place[0] not in governed or verified(made, capsys), (place, value)
-        opens_or_says_why(made, lambda path: outline_draft(path, target))
+        opens_or_says_why(made, lambda path: prepare_draft(path, target))
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_links_in_the_items_are_not_followed(
     shutil.move(found, made.parent / "elsewhere")
     found.symlink_to(made.parent / "elsewhere")
     assert f"{found} is a link" in refused(capsys, "--verify", made)
-    assert "is a link" in opens_or_says_why(made, lambda path: outline_draft(path, target))
+    assert "is a link" in opens_or_says_why(made, lambda path: prepare_draft(path, target))
 
 
 def test_a_store_that_lost_a_file_is_not_loaded(made: Path, target: Target) -> None:
     lost = max((made / "items").rglob("d/*"), key=lambda path: path.stat().st_size)
     lost.write_bytes(lost.read_bytes()[:-1])
-    said = opens_or_says_why(made, lambda path: outline_draft(path, target))
+    said = opens_or_says_why(made, lambda path: prepare_draft(path, target))
     assert f"{lost.relative_to(made)}: {lost.stat().st_size} bytes, not " in said
 
 

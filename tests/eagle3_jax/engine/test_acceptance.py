@@ -211,7 +211,7 @@ def test_who_waits_for_pages_from_below_is_deferred(monkeypatch: pytest.MonkeyPa
     engine.step()
     assert (engine.stats().num_waiting, engine.stats().num_deferred) == (2, 0)
     waits = SimpleNamespace(waits_for=lambda source: True, failed=0)
-    monkeypatch.setattr(engine._replicas.first, "fetches", waits)
+    monkeypatch.setattr(engine._replicas.first, "incoming", waits)
     assert (engine.stats().num_waiting, engine.stats().num_deferred) == (2, 2)
 
 

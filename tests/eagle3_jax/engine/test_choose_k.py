@@ -67,11 +67,11 @@ class Device:
 
     def _read(self, choice: ChosenK, size: int, undrafted: int) -> None:
         cost = self.costs[self.bucket_for(size)][choice.drafts]
-        self.chooser.took(choice, cost * (1 + self._noise * self._rng.uniform(-1, 1)))
+        self.chooser.observe_time(choice, cost * (1 + self._noise * self._rng.uniform(-1, 1)))
         for _ in range(size - undrafted):
             draw = self._draws = (self._draws + GOLDEN_RATIO) % 1
             accepted = sum(draw < share for share in self.survival[: choice.drafts])
-            self.chooser.committed(choice.drafts, accepted)
+            self.chooser.observe_acceptance(choice.drafts, accepted)
 
     def goodput(self, size: int, drafts: Sequence[int]) -> float:
         """Tokens a millisecond of these rounds, over the best single k's."""
@@ -119,7 +119,7 @@ def test_no_round_drafts_more_than_its_requests_want() -> None:
     for _ in range(200):
         choice = device.chooser.choose(members)
         assert choice.drafts <= 2
-        device.chooser.took(choice, 1.0)
+        device.chooser.observe_time(choice, 1.0)
     assert device.chooser.choose(sequences(3, num_drafts=0)).drafts == 0
 
 
@@ -224,13 +224,13 @@ def test_a_round_is_measured_as_long_as_it_ran(monkeypatch: pytest.MonkeyPatch) 
     )
     timeline = Timeline(engine._runner, monkeypatch)
     measured: list[tuple[ChosenK, float]] = []
-    took = engine._chooser.took
+    took = engine._chooser.observe_time
 
     def record(choice: ChosenK, seconds: float) -> None:
         measured.append((choice, seconds))
         took(choice, seconds)
 
-    monkeypatch.setattr(engine._chooser, "took", record)
+    monkeypatch.setattr(engine._chooser, "observe_time", record)
     requests = [
         Request(
             f"{i}", [(i + j) % VOCAB for j in range(3 + 5 * (i % 6))], SamplingParams(max_tokens=30)

@@ -61,7 +61,7 @@ def ended(tier: DiskTier, count: int) -> dict[int, bool]:
     found: dict[int, bool] = {}
     until = time.monotonic() + 30
     while len(found) < count:
-        found |= dict(tier.done())
+        found |= dict(tier.poll())
         assert time.monotonic() < until
     return found
 

@@ -166,10 +166,10 @@ def test_rounds_lie_between_two_preemptions() -> None:
     owed = [sequence for sequence in queue if sequence.request.client == "b"]
     for sequence in owed[:2]:
         queue.admit(sequence)
-    assert queue.debtor(lambda sequence: True) is owed[1]
+    assert queue.to_preempt(lambda sequence: True) is owed[1]
     queue.release(owed[1], waits=True)
     queue.admit(owed[1])
     for _ in range(ROUNDS_BETWEEN_PREEMPTIONS):
-        assert queue.debtor(lambda sequence: True) is None
+        assert queue.to_preempt(lambda sequence: True) is None
         queue.count_round()
-    assert queue.debtor(lambda sequence: True) is owed[1]
+    assert queue.to_preempt(lambda sequence: True) is owed[1]

@@ -16,8 +16,8 @@ from eagle3_jax.engine.grammars.cache import GrammarCache
 from eagle3_jax.engine.grammars.interface import Footprint, GrammarFailedError, Grammars, Matcher
 from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.engine.grammars.masking import fill_nodes
-from eagle3_jax.engine.grammars.pieces import PiecesMatcher
 from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
+from eagle3_jax.engine.grammars.triggered import TriggeredGrammar
 from eagle3_jax.sampling.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from eagle3_jax.sampling.token_mask import ALL_ALLOWED, open_masks, unpack_mask
@@ -336,7 +336,7 @@ def open_rows(masks: np.ndarray) -> list[int]:
 
 def test_a_form_holds_from_its_first_token_to_its_last_each_time_from_its_start() -> None:
     form = Form()
-    matcher, masks = PiecesMatcher(form, FIRST, LAST), open_masks(64, 5)
+    matcher, masks = TriggeredGrammar(form, FIRST, LAST), open_masks(64, 5)
     for token in (OTHER, FIRST, OTHER):
         assert matcher.free_tokens == (0 if FIRST in form.committed else math.inf)
         matcher.commit(token)

@@ -171,7 +171,7 @@ def test_stuck_threads_are_replaced_and_end(monkeypatch: pytest.MonkeyPatch) -> 
     threads = masking.MaskThreads(2)
     before = threading.active_count()
     stuck: Any = Stuck()
-    jobs = [masking.MaskJob(masking.Asked(stuck), open_masks(VOCAB, 1)) for _ in range(6)]
+    jobs = [masking.MaskJob(masking.MaskRequest(stuck), open_masks(VOCAB, 1)) for _ in range(6)]
     for job in jobs:
         threads.submit(job)
     while any(job.began is None for job in jobs):

@@ -44,7 +44,7 @@ class PageTraffic(RuleBasedStateMachine):
     def take(self, count: int) -> None:
         free = NUM_PAGES - 1 - len(set(self.held))
         lost = self.idle[: max(0, count - (free - len(self.idle)))]
-        pages = self.pool.take(count)
+        pages = self.pool.allocate(count)
         assert (pages is None) == (count > free)
         if pages is None:
             return
@@ -57,9 +57,9 @@ class PageTraffic(RuleBasedStateMachine):
 
     @precondition(lambda self: self.owned)
     @rule(index=st.integers(0, 50))
-    def give_back(self, index: int) -> None:
+    def release(self, index: int) -> None:
         pages = self.owned.pop(index % len(self.owned))
-        self.pool.give_back(pages)
+        self.pool.release(pages)
         gone = [page for page in reversed(pages) if page not in self.held]
         self.idle += [page for page in gone if page in self.contents]
 
@@ -77,7 +77,7 @@ class PageTraffic(RuleBasedStateMachine):
         page_of = {key: page for page, key in self.contents.items()}
         known = next((i for i, key in enumerate(wanted) if key not in page_of), len(wanted))
         assert self.pool.count_known(wanted) == known
-        pages = self.pool.share(wanted[:known])
+        pages = self.pool.acquire(wanted[:known])
         assert pages == [page_of[key] for key in wanted[:known]]
         self.idle = [page for page in self.idle if page not in pages]
         self.owned.append(pages)
@@ -94,45 +94,45 @@ TestPageTraffic.settings = settings(max_examples=80, stateful_step_count=25, dea
 
 def test_returning_a_page_twice_is_noticed() -> None:
     pool = PagePool(3)
-    pages = pool.take(1)
+    pages = pool.allocate(1)
     assert pages is not None
-    pool.give_back(pages)
+    pool.release(pages)
     with pytest.raises(AssertionError, match="twice"):
-        pool.give_back(pages)
+        pool.release(pages)
 
 
 def test_a_page_that_is_shared_again_is_not_evicted() -> None:
     pool = PagePool(3)
-    pages = pool.take(1)
+    pages = pool.allocate(1)
     assert pages is not None
     pool.publish(pages[0], b"a")
-    pool.give_back(pages)
-    assert pool.share([b"a"]) == pages
-    assert pool.free == 1 and pool.take(2) is None
-    assert pool.take(1) not in (None, pages)
+    pool.release(pages)
+    assert pool.acquire([b"a"]) == pages
+    assert pool.free == 1 and pool.allocate(2) is None
+    assert pool.allocate(1) not in (None, pages)
     assert pool.count_known([b"a"]) == 1
 
 
 def test_a_chain_is_evicted_from_its_end() -> None:
     pool, chain = PagePool(4), [b"a", b"b", b"c"]
-    pages = pool.take(3)
+    pages = pool.allocate(3)
     assert pages is not None
     for page, key in zip(pages, chain, strict=True):
         pool.publish(page, key)
-    pool.give_back(pages)
+    pool.release(pages)
     for left in (3, 2, 1, 0):
         assert pool.count_known(chain) == left
-        pool.take(1)
+        pool.allocate(1)
 
 
 def test_a_page_that_waits_to_be_saved_is_not_free_once_it_is_shared() -> None:
     pool = PagePool(4, has_tier=True)
-    pages = pool.take(1)
+    pages = pool.allocate(1)
     assert pages is not None
     pool.publish(pages[0], b"a")
-    pool.give_back(pages)
+    pool.release(pages)
     assert pool.free == 3 and pool.oldest_unsaved(8) == [(b"a", pages[0])]
-    assert pool.share([b"a"]) == pages
+    assert pool.acquire([b"a"]) == pages
     assert pool.free == 2 and not pool.has_unsaved
 
 
@@ -141,7 +141,7 @@ def filled(events: KVEventLog, salt: str = "") -> tuple[PagePool, PrefixCache, S
     config, pages = EngineConfig(page_size=4, max_model_len=16), PagePool(4, events)
     request = Request("a", list(range(13)), SamplingParams(), salt)
     sequence = Sequence.of(request, (), 16, None)
-    sequence.pages.extend(pages.take(3) or [])
+    sequence.pages.extend(pages.allocate(3) or [])
     return pages, PrefixCache(pages, config, events=events), sequence
 
 
@@ -150,10 +150,10 @@ def test_pages_are_described_by_their_tokens_and_the_one_after_them() -> None:
     _, cache, sequence = filled(log, "mine")
     cache.publish(sequence, 12)
     keys = tuple(sequence.page_keys)
-    assert log.take() == [
+    assert log.drain() == [
         PagesStored(keys, None, tuple(range(12)), (4, 8, 12), 4, "mine", "GPU"),
     ]
-    assert log.take() == []
+    assert log.drain() == []
 
 
 def test_evictions_forgetting_and_resets_are_told_in_their_order() -> None:
@@ -161,12 +161,12 @@ def test_evictions_forgetting_and_resets_are_told_in_their_order() -> None:
     pages, cache, sequence = filled(log)
     cache.publish(sequence, 12)
     first, middle, last = sequence.page_keys
-    log.take()
+    log.drain()
     pages.forget(sequence.pages[:1])
-    pages.give_back(sequence.pages)
-    pages.take(2)
+    pages.release(sequence.pages)
+    pages.allocate(2)
     pages.forget_all()
-    assert log.take() == [
+    assert log.drain() == [
         PagesRemoved((first,), "GPU"),
         PagesRemoved((last,), "GPU"),
         AllCleared(),

@@ -141,7 +141,7 @@ class Driven:
             scheduler.pages.forget(pages)
 
     def _compare(self) -> None:
-        self.copy.replay(self.log.take())
+        self.copy.replay(self.log.drain())
         assert self.copy.places == places_in(self.engine)
 
     def reset(self) -> None:
@@ -229,14 +229,14 @@ def test_every_answer_is_the_plain_one_and_every_page_comes_back(case: Case) -> 
 
 def watch(monkeypatch: pytest.MonkeyPatch, met: set[str]) -> None:
     """Note the states that an engine is in while pages are on their way."""
-    go_on, cancel = Scheduler.go_on_with_copies, Engine.cancel
+    poll, cancel = Scheduler.poll_copies, Engine.cancel
 
     def watched(scheduler: Scheduler) -> None:
-        go_on(scheduler)
+        poll(scheduler)
         loading = sum(s.status is Status.LOADING for s in scheduler.admitted)
         if loading == scheduler.config.max_num_seqs > 1:
             met.add("all of several slots")
-        if loading and scheduler.leaves_slots_idle:
+        if loading and scheduler.has_idle_slots:
             met.add("a part of what is asked for")
 
     def watched_cancel(engine: Engine, request_id: str) -> None:
@@ -245,7 +245,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, met: set[str]) -> None:
             met.add("one that is cancelled")
         cancel(engine, request_id)
 
-    monkeypatch.setattr(Scheduler, "go_on_with_copies", watched)
+    monkeypatch.setattr(Scheduler, "poll_copies", watched)
     monkeypatch.setattr(Engine, "cancel", watched_cancel)
 
 

@@ -17,8 +17,8 @@ from traffic import drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.programs.processes.call import CallFormat, ProgramCall
-from eagle3_jax.engine.programs.processes.questions import Asked
-from eagle3_jax.engine.programs.processes.remote import Built, RemoteProfiler
+from eagle3_jax.engine.programs.processes.queries import PendingQuery
+from eagle3_jax.engine.programs.processes.remote import EngineInfo, RemoteProfiler
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams
@@ -39,9 +39,9 @@ class OtherThread:
     """Devices of an engine that follows in a thread of its own."""
 
     def __init__(self, following: Engine):
-        self.built: Built = following.built
+        self.info: EngineInfo = following.info
         self.questions = 0
-        self._messages: queue.SimpleQueue[bytes | Asked | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[bytes | PendingQuery | None] = queue.SimpleQueue()
         follow = lambda: following.follow(iter(self._messages.get, None))  # noqa: E731
         self._thread = threading.Thread(target=follow, daemon=True)
         self._thread.start()
@@ -54,7 +54,7 @@ class OtherThread:
     def ask(self, question: bytes) -> Callable[[], bytes]:
         self.questions += 1
         answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-        self._messages.put(Asked(question, answers.put))
+        self._messages.put(PendingQuery(question, answers.put))
 
         def wait() -> bytes:
             answer = answers.get(timeout=ANSWER_S)
@@ -76,7 +76,7 @@ def driven(
     """One that drives, one that is alone, and the other's devices."""
     config: EngineConfig = CONFIGS[request.param]
     devices = OtherThread(Engine(target, draft, config, **SHARED))
-    driving = Engine(target, draft, devices.built.configure(config), peers=devices, **SHARED)
+    driving = Engine(target, draft, devices.info.configure(config), peers=devices, **SHARED)
     yield driving, Engine(target, draft, config, **SHARED), devices
     devices.stop()
 

@@ -215,7 +215,7 @@ def test_a_replica_with_nothing_to_begin_takes_what_another_can_not_begin() -> N
     finish(replicas, fourth)
     assert prefill_together(replicas) == [{"c"}], "it waits behind a, whose replica is full"
     assert third.replica == 1
-    assert not replicas.leaves_slots_idle
+    assert not replicas.has_idle_slots
 
 
 def test_who_is_preempted_is_the_youngest_of_the_replica_that_lacks_pages() -> None:

@@ -16,12 +16,12 @@ from simulated_device import SimulatedRunner, simulated_engine
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
-from eagle3_jax.engine.kv.tiers.exports import Export, Exports
-from eagle3_jax.engine.kv.tiers.fetches import Fetches
 from eagle3_jax.engine.kv.tiers.host_tier import HostTier
+from eagle3_jax.engine.kv.tiers.incoming import IncomingPages
+from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages, PromptPages
 from eagle3_jax.engine.kv.tiers.page_files import write_page
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex
-from eagle3_jax.engine.page_tiers import KeyedPage, KeyedSlot, Place
+from eagle3_jax.engine.page_tiers import KeyedPage, KeyedSlot, PageOrigin
 from eagle3_jax.engine.programs.output import RowReport
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
@@ -56,7 +56,7 @@ def tier_with(*keys: bytes, slots: int) -> HostTier:
 
 def save(tier: HostTier, key: bytes) -> list[int]:
     kept = tier.save([KeyedPage(key, 1)])
-    tier.done()
+    tier.poll()
     return kept
 
 
@@ -66,15 +66,15 @@ def known(tier: HostTier) -> set[bytes]:
 
 def test_a_slot_that_is_read_is_neither_given_away_nor_freed() -> None:
     tier = tier_with(A, B, slots=2)
-    (slot,) = tier.hold([A])
-    assert tier.hold([A, D]) == [slot]
+    (slot,) = tier.acquire([A])
+    assert tier.acquire([A, D]) == [slot]
     assert save(tier, C) and known(tier) == {A, C}
-    tier.hold([C])
+    tier.acquire([C])
     assert save(tier, D) == [] and known(tier) == {A, C}
     tier.forget([A])
     for _ in range(2):
         assert known(tier) == {C} and tier.reserve() is None
-        tier.let_go(slot)
+        tier.release_slot(slot)
     assert tier.reserve() == slot
 
 
@@ -84,10 +84,10 @@ def test_a_slot_is_held_until_the_page_that_it_fills_is_there() -> None:
     tier.load([KeyedPage(A, 7), KeyedPage(A, 8)])
     other = [KeyedPage(B, 1)]
     for _ in range(2):
-        assert tier.done() == [] and tier.save(other) == []
+        assert tier.poll() == [] and tier.save(other) == []
     copies.arrive = True
-    assert tier.done() == [7] and tier.save(other) == []
-    assert tier.done() == [8] and tier.save(other) == [1] and known(tier) == {B}
+    assert tier.poll() == [7] and tier.save(other) == []
+    assert tier.poll() == [8] and tier.save(other) == [1] and known(tier) == {B}
 
 
 def test_two_programs_of_saves_are_on_their_way_at_a_time() -> None:
@@ -101,8 +101,8 @@ def test_the_slot_used_longest_ago_goes_first_and_saving_and_loading_are_uses() 
     tier = tier_with(A, B, C, A, D, slots=3)
     assert known(tier) == {A, C, D}
     tier.load([KeyedPage(C, 7)])
-    tier.done()
-    tier.done()
+    tier.poll()
+    tier.poll()
     save(tier, E)
     save(tier, B)
     assert known(tier) == {C, E, B}
@@ -110,26 +110,26 @@ def test_the_slot_used_longest_ago_goes_first_and_saving_and_loading_are_uses() 
 
 def test_what_comes_badly_or_for_a_forgotten_key_is_not_found() -> None:
     tier, source = HostTier(Copies(), 4), SlowSource()
-    fetches = Fetches(tier)
-    assert fetches.begin(source, [A, B, C, D], {A, B, C}) == {A, B, C}
-    fetches.forget([A])
+    incoming = IncomingPages(tier)
+    assert incoming.begin(source, [A, B, C, D], {A, B, C}) == {A, B, C}
+    incoming.forget([A])
     source.ended = [(slot, key != C) for key, slot in source.asked]
-    fetches.go_on()
-    assert known(tier) == {B} and fetches.failed == 1
-    assert not fetches.is_busy and not tier._holds.total()
+    incoming.poll()
+    assert known(tier) == {B} and incoming.failed == 1
+    assert not incoming.is_busy and not tier._holds.total()
 
 
 def test_a_prompt_that_runs_again_is_exported_once() -> None:
     pool, tier = PagePool(9, has_tier=True), HostTier(Copies(), 4)
-    exports, pages = Exports(tier, pool), pool.take(2) or []
+    outgoing, pages = OutgoingPages(tier, pool), pool.allocate(2) or []
     for page, key in zip(pages, [A, B], strict=True):
         pool.publish(page, key)
     for _ in range(2):
-        exports.begin("a", [A, B])
-        exports.go_on()
-    assert exports.take_ready() == [Export("a", [KeyedSlot(A, 0), KeyedSlot(B, 1)])]
-    exports.release("a")
-    pool.give_back(pages)
+        outgoing.begin("a", [A, B])
+        outgoing.poll()
+    assert outgoing.pop_ready() == [PromptPages("a", [KeyedSlot(A, 0), KeyedSlot(B, 1)])]
+    outgoing.release("a")
+    pool.release(pages)
     assert pool.free == pool.total and not tier._holds.total()
 
 
@@ -147,12 +147,12 @@ def test_pages_are_loaded_from_the_least_number_of_tokens_on(least: int, found: 
 def test_an_export_ends_where_slots_run_out_and_names_no_slot_as_another_page() -> None:
     """Eight pages have no room in five slots; the four behind them would have."""
     pool, tier = PagePool(20, has_tier=True), HostTier(Copies(), 5)
-    exports, keys = Exports(tier, pool), [bytes([number]) * 32 for number in range(12)]
-    for page, key in zip(pool.take(len(keys)) or [], keys, strict=True):
+    outgoing, keys = OutgoingPages(tier, pool), [bytes([number]) * 32 for number in range(12)]
+    for page, key in zip(pool.allocate(len(keys)) or [], keys, strict=True):
         pool.publish(page, key)
-    exports.begin("a", keys)
-    exports.go_on()
-    (export,) = exports.take_ready()
+    outgoing.begin("a", keys)
+    outgoing.poll()
+    (export,) = outgoing.pop_ready()
     assert [key for key, _ in export.pages] == keys[: len(export.pages)]
     assert all(tier._key_of[slot] == key for key, slot in export.pages)
 
@@ -224,13 +224,13 @@ def test_a_spoiled_prompts_pages_are_neither_kept_nor_handed_out(
 ) -> None:
     """Its last chunk began the saving of pages that its report then says nobody may have."""
     engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.exports is not None
+    assert engine.outgoing is not None
     fails(monkeypatch, engine, "a")
     answer = drive(engine, [exported()])["a"]
     assert answer.finish[0] == "error"
     assert known_below(engine) == 0
-    assert engine.exports.take_ready() == [Export("a", [])]
-    engine.exports.release("a")
+    assert engine.outgoing.pop_ready() == [PromptPages("a", [])]
+    engine.outgoing.release("a")
     assert_nothing_lost(engine)
 
 
@@ -239,32 +239,32 @@ def test_a_prompt_that_is_ready_is_withdrawn_when_its_pages_turn_out_spoiled(
 ) -> None:
     """By another with the same beginning; its slots stay until nobody can be reading them."""
     engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    exports = engine.exports
-    assert exports is not None
+    outgoing = engine.outgoing
+    assert outgoing is not None
     drive(engine, [exported()])
-    assert [len(export.pages) for export in exports.take_ready()] == [PAGES]
+    assert [len(export.pages) for export in outgoing.pop_ready()] == [PAGES]
     fails(monkeypatch, engine, "b")
     drive(engine, [Request("b", [*PROMPT[:9], 3], SamplingParams(max_tokens=1))])
-    assert exports.take_ready() == [Export("a", [])]
-    assert exports.num_held == PAGES
-    exports.release("a")
+    assert outgoing.pop_ready() == [PromptPages("a", [])]
+    assert outgoing.num_held == PAGES
+    outgoing.release("a")
     assert_nothing_lost(engine)
 
 
 def test_a_reset_ends_the_saving_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedRunner, "copy_steps", 10)
     engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.exports is not None
+    assert engine.outgoing is not None
     engine.add(exported())
     while engine._sequences:
         engine.step()
     engine.step()
-    assert engine.exports.is_busy and 0 < known_below(engine) < PAGES
+    assert engine.outgoing.is_busy and 0 < known_below(engine) < PAGES
     assert engine.reset_prefix_cache()
     settle(engine)
     assert known_below(engine) == 0
-    assert engine.exports.take_ready() == [Export("a", [])]
-    engine.exports.release("a")
+    assert engine.outgoing.pop_ready() == [PromptPages("a", [])]
+    engine.outgoing.release("a")
     assert_nothing_lost(engine)
 
 
@@ -273,21 +273,21 @@ def test_a_prompt_that_is_released_early_is_saved_no_further(
 ) -> None:
     monkeypatch.setattr(SimulatedRunner, "copy_steps", 10)
     engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.exports is not None
+    assert engine.outgoing is not None
     engine.add(exported())
-    while not engine.exports.is_busy:
+    while not engine.outgoing.is_busy:
         engine.step()
     engine.step()
-    engine.exports.release("a")
+    engine.outgoing.release("a")
     settle(engine)
-    assert engine.exports.take_ready() == []
+    assert engine.outgoing.pop_ready() == []
     assert_nothing_lost(engine)
 
 
 class SlowSource:
     """Has every page, and brings none before it is told to."""
 
-    place: Place = "remote"
+    origin: PageOrigin = "remote"
 
     def __init__(self) -> None:
         self.asked: list[KeyedSlot] = []
@@ -299,7 +299,7 @@ class SlowSource:
     def load(self, pages: Sequence[KeyedSlot]) -> None:
         self.asked += pages
 
-    def done(self) -> list[tuple[int, bool]]:
+    def poll(self) -> list[tuple[int, bool]]:
         ended, self.ended = self.ended, []
         return ended
 

@@ -41,11 +41,11 @@ def stream(
         if matched is not None:
             break
         if left == 0:
-            tokens, piece = text.take(final=False)
+            tokens, piece = text.release(final=False)
             streamed.tokens.append(tokens)
             streamed.texts.append(piece)
             left = next(sizes, 1)
-    tokens, piece = text.take(final=True)
+    tokens, piece = text.release(final=True)
     return Streamed([*streamed.tokens, tokens], [*streamed.texts, piece], matched)
 
 
@@ -121,11 +121,11 @@ def test_a_stop_id_adds_its_token_but_no_text() -> None:
     text = TextStream(TOKENIZER, SamplingParams())
     text.push(ID[b"a"])
     text.push(ID[b"c"], silent=True)
-    assert text.take(final=True) == ((ID[b"a"], ID[b"c"]), "a")
+    assert text.release(final=True) == ((ID[b"a"], ID[b"c"]), "a")
 
 
 def test_without_a_tokenizer_tokens_flow_and_text_is_empty() -> None:
     text = TextStream(None, SamplingParams())
     assert text.push(5) is None
-    assert text.take(final=False) == ((5,), "")
-    assert text.take(final=True) == ((), "")
+    assert text.release(final=False) == ((5,), "")
+    assert text.release(final=True) == ((), "")

@@ -15,7 +15,7 @@ from tiny_pair import tiny_target
 from convert.models.eagle3 import canonical_draft_name
 from eagle3_jax.config import DraftConfig, RopeConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.training.lesson import Teacher
+from eagle3_jax.training.distillation import TargetHead
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -69,11 +69,11 @@ def the_draft(golden: Golden) -> Eagle3Draft:
     return draft
 
 
-def the_teacher(golden: Golden) -> Teacher:
-    teacher = Teacher(tiny_target())
-    norm, _ = module_and_name(teacher, "norm.weight")
-    head, _ = module_and_name(teacher, "lm_head.weight")
+def the_teacher(golden: Golden) -> TargetHead:
+    target_head = TargetHead(tiny_target())
+    norm, _ = module_and_name(target_head, "norm.weight")
+    head, _ = module_and_name(target_head, "lm_head.weight")
     norm.set_value(jnp.asarray(golden.arrays["weight.verifier_norm.weight"]))
     head.set_value(jnp.asarray(golden.arrays["weight.verifier_lm_head.weight"].T))
-    teacher.norm.eps = 1e-6
-    return teacher
+    target_head.norm.eps = 1e-6
+    return target_head

@@ -8,9 +8,9 @@ from flax import nnx
 from tiny_pair import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.training.batches import packed_batches
-from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, taught_rows
+from eagle3_jax.training.distillation import TargetHead
+from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, supervised_rows
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.packing import PackedBatch, Sample
 
 CHUNK, SAMPLES = 256, 10
@@ -29,12 +29,12 @@ def test_a_long_row_teaches_what_its_samples_teach_in_rows_of_their_own() -> Non
     features = feature_pass(target, draft.config.aux_layer_ids, CHUNK)
 
     def loss_and_gradients(batch: PackedBatch):
-        shown, total = features(batch), jnp.sum(taught_rows(batch.wanted))
+        shown, total = features(batch), jnp.sum(supervised_rows(batch.wanted))
 
         def loss_of(params):
             draft = nnx.merge(graphdef, params, rest)
             recipe = DraftRecipe(num_steps=2)
-            return draft_loss(draft, Teacher(target), batch, shown, recipe, total)[0]
+            return draft_loss(draft, TargetHead(target), batch, shown, recipe, total)[0]
 
         compiled = jax.jit(jax.value_and_grad(loss_of)).lower(params).compile()
         analysis = compiled.memory_analysis()

@@ -16,7 +16,7 @@ from sweeps import sweep
 
 from eagle3_jax.training import draft as training
 from eagle3_jax.training.divergence import DIVERGENCES, TRUST, acceptance
-from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, taught_rows
+from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, supervised_rows
 from eagle3_jax.training.packing import Features, PackedBatch
 
 WITHIN = 1e-5
@@ -49,20 +49,20 @@ def test_loss_and_gradients_are_speculators(
     variant: str, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = Golden.read(variant)
-    teacher, given = the_teacher(golden), golden.under("batch")
+    target_head, given = the_teacher(golden), golden.under("batch")
     tokens, segments, positions, wanted = (
         given[name][None] for name in ("token_ids", "segments", "positions", "wanted")
     )
     batch = PackedBatch(tokens, segments, positions, wanted)
-    np.testing.assert_array_equal(taught_rows(batch.wanted)[0], given["taught"])
+    np.testing.assert_array_equal(supervised_rows(batch.wanted)[0], given["taught"])
     features = Features(jnp.asarray(given["aux"][None]), jnp.asarray(given["hidden"][None]))
     steps, decay = golden.described["steps"], golden.described["decay"]
     graphdef, params, rest = split_draft(the_draft(golden))
 
     def loss_of(params: Any, loss: str) -> jax.Array:
         draft = nnx.merge(graphdef, params, rest)
-        total, recipe = jnp.sum(taught_rows(batch.wanted)), DraftRecipe(steps, decay, loss)
-        return draft_loss(draft, teacher, batch, features, recipe, total)[0]
+        total, recipe = jnp.sum(supervised_rows(batch.wanted)), DraftRecipe(steps, decay, loss)
+        return draft_loss(draft, target_head, batch, features, recipe, total)[0]
 
     found, gradients = jax.jit(jax.value_and_grad(loss_of), static_argnums=1)(params, loss)
     monkeypatch.setattr(training, "DIVERGENCES", {**DIVERGENCES, "excess": EXCESS[loss]})

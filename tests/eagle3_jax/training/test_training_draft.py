@@ -12,6 +12,7 @@ from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tin
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.training.distillation import TargetHead, distillation_targets
 from eagle3_jax.training.divergence import (
     DIVERGENCES,
 )
@@ -20,10 +21,9 @@ from eagle3_jax.training.draft import (
     draft_loss,
     draft_vocabulary,
     split_draft,
-    taught_rows,
+    supervised_rows,
 )
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.lesson import Teacher, lesson
 from eagle3_jax.training.unroll import unroll
 
 STEPS = 4
@@ -85,7 +85,7 @@ def test_only_the_targets_choices_among_the_drafts_ids_count_as_agreement(
     target: Target, draft: Eagle3Draft
 ) -> None:
     hidden = jax.random.normal(jax.random.key(0), (1, 9, 32))
-    taught = lesson(Teacher(target), draft.target_ids, hidden)
+    taught = distillation_targets(TargetHead(target), draft.target_ids, hidden)
     ids = np.asarray(draft.target_ids).tolist()
     for best, logits in zip(taught.best[0], target.logits(hidden)[0], strict=True):
         choice = int(jnp.argmax(logits))
@@ -140,13 +140,13 @@ def test_what_is_kept_for_backward_changes_no_gradient(target: Target, draft: Ea
     batch = random_batch(0)
     features = feature_pass(target, draft.config.aux_layer_ids, 8)(batch)
     graphdef, params, rest = split_draft(draft)
-    total = jnp.sum(taught_rows(batch.wanted))
+    total = jnp.sum(supervised_rows(batch.wanted))
 
     @partial(jax.jit, static_argnums=1)
     def gradients(params, recipe):
         def loss_of(params):
             built = nnx.merge(graphdef, params, rest)
-            return draft_loss(built, Teacher(target), batch, features, recipe, total)[0]
+            return draft_loss(built, TargetHead(target), batch, features, recipe, total)[0]
 
         return jax.value_and_grad(loss_of)(params)
 

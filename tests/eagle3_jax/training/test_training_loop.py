@@ -12,7 +12,7 @@ from tiny_pair import VOCAB, tiny_target
 
 from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.checkpoint import Checkpoints
-from eagle3_jax.training.loop import Batches, Evaluation, Outcome, TrainState, train
+from eagle3_jax.training.loop import Batches, Evaluation, TrainResult, TrainState, train
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import Sample
 from eagle3_jax.training.target import target_step
@@ -29,7 +29,7 @@ def batches() -> Batches:
     return packed_batches(samples, 2, 24, seed=3, epochs=4)
 
 
-def run(path: Path, steps: int, data: Batches | None = None, **options: Any) -> Outcome:
+def run(path: Path, steps: int, data: Batches | None = None, **options: Any) -> TrainResult:
     params = jax.tree.map(jax.numpy.array, PARAMS)  # a step donates its state
     return train(
         TrainState(params, OPTIMIZER.init(params)),

@@ -14,7 +14,7 @@ from tiny_pair import TARGET
 from eagle3_jax import ImageItem, encode_images
 from eagle3_jax.config.vision import PixelConfig
 from eagle3_jax.full_pass import forward
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.training import dispatch
@@ -23,10 +23,10 @@ from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.target_pass import target_pass
 from eagle3_jax.training.vision import (
-    PictureBatch,
-    SightedModels,
+    ImageTextBatch,
+    VisionTargetModels,
     vision_step,
-    with_pictures,
+    with_image_rows,
 )
 from eagle3_jax.vision.packing import pack
 
@@ -50,7 +50,7 @@ def pictures() -> list[ImageItem]:
     return [ImageItem(own, GRID, TOKENS) for own in patches]
 
 
-def batch() -> tuple[PictureBatch, Places]:
+def batch() -> tuple[ImageTextBatch, PatchPositions]:
     """Rows in which a picture begins at different places."""
     rng, length = np.random.default_rng(1), 14
     ids = rng.integers(8, 40, (3, length)).astype(np.int32)
@@ -59,15 +59,15 @@ def batch() -> tuple[PictureBatch, Places]:
     where = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
     text = PackedBatch(ids, np.ones_like(ids), where, (ids != IMAGE).astype(np.float32))
     packed = [pack([item], VISION) for item in pictures()]
-    places = Places(*(column[:24] for column in packed[0].places))
-    return PictureBatch(text, np.stack([each.patches[:24] for each in packed])), places
+    places = PatchPositions(*(column[:24] for column in packed[0].places))
+    return ImageTextBatch(text, np.stack([each.patches[:24] for each in packed])), places
 
 
 def test_the_training_pass_is_the_pass_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "CAPACITY", 100.0)
     target, vision = models()
     shown, places = batch()
-    rows = with_pictures(target, vision, places, shown)
+    rows = with_image_rows(target, vision, places, shown)
     logits = target.logits(nnx.jit(target_pass)(target, rows).hidden)
     features = encode_images(vision, pictures())
     served = forward(target, shown.text.token_ids, image_features=features).logits
@@ -94,7 +94,7 @@ def test_a_step_moves_every_parameter_and_lowers_the_loss() -> None:
     (text_graph, text), (vision_graph, seen) = nnx.split(target), nnx.split(vision)
     optimizer = adamw(3e-3, 30, warmup=1)
     state = TrainState((text, seen), optimizer.init((text, seen)))
-    step = vision_step(optimizer, SightedModels(text_graph, vision_graph, places))
+    step = vision_step(optimizer, VisionTargetModels(text_graph, vision_graph, places))
     first, losses = jax.tree.map(np.asarray, seen), []
     for _ in range(12):
         state, metrics = step(state, shown)

@@ -13,6 +13,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import packed_batches
+from eagle3_jax.training.distillation import TargetHead
 from eagle3_jax.training.draft import (
     DraftModels,
     DraftRecipe,
@@ -21,7 +22,6 @@ from eagle3_jax.training.draft import (
     split_draft,
 )
 from eagle3_jax.training.features import feature_pass
-from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch, Sample
@@ -100,10 +100,10 @@ def training(
     """A draft's step of the loop and first state; placement: None for one device."""
     place = placement or Placement(None)
     graphdef, params, rest = split_draft(draft)
-    teacher, teacher_state = nnx.split(Teacher(target))
+    target_head, target_head_state = nnx.split(TargetHead(target))
     optimizer = adamw(rate, 30, warmup=5, accumulate=accumulate)
-    update = draft_update(optimizer, DraftModels(graphdef, teacher), recipe)
+    update = draft_update(optimizer, DraftModels(graphdef, target_head), recipe)
     features = feature_pass(target, draft.config.aux_layer_ids, 8)
-    frozen = place.whole(rest), place.whole(teacher_state)
+    frozen = place.whole(rest), place.whole(target_head_state)
     step = draft_step(update, features, frozen, place, accumulate)
     return step, place.initial(optimizer, place.params(params))

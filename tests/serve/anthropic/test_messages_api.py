@@ -296,7 +296,7 @@ def test_who_stops_reading_pings_stops_what_they_wait_for() -> None:
     asyncio.run(read_one())
 
 
-def given_up() -> tuple[MessageAnswer, OutputStream]:
+def abort_reason() -> tuple[MessageAnswer, OutputStream]:
     """An answer of one word, which a server that ends gave up."""
     tokens = tuple(kimi().encode("Well"))
     request = Request("run-0", [1, 2], SamplingParams(max_tokens=9))
@@ -309,12 +309,12 @@ def given_up() -> tuple[MessageAnswer, OutputStream]:
 
 def test_an_answer_that_is_given_up_is_an_error() -> None:
     async def whole() -> str:
-        answer, stream = given_up()
+        answer, stream = abort_reason()
         await answer.choices.collect(stream)
         return "".join(await answer.whole())
 
     async def streamed() -> str:
-        answer, stream = given_up()
+        answer, stream = abort_reason()
         return "".join(["".join(texts) async for texts in answer.events(stream)])
 
     with pytest.raises(ShuttingDown):

@@ -86,7 +86,7 @@ async def served_apart(
     """A server that is ready, without a socket, and a client of it."""
     service = build_service(engine, **fields)
     app = create_app(service)
-    server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=drain_timeout_s)
+    server = GracefulServer(app, service.engine, service.in_flight, drain_timeout_s=drain_timeout_s)
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),

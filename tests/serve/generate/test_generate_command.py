@@ -100,7 +100,7 @@ def output(tokens: tuple[int, ...], last: bool, *rounds: Round) -> RequestOutput
 def printed(*outputs: RequestOutput) -> dict[str, object]:
     generated = Generated()
     for one in outputs:
-        generated.take(one)
+        generated.add(one)
     return json.loads(generated.as_json(CharTokenizer(), {}))
 
 

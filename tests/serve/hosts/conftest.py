@@ -16,7 +16,7 @@ Of = Callable[[int], HostOptions]
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.hosts.messages.BEAT_MS", 100)
     monkeypatch.setattr("serve.hosts.messages.SILENCE_MS", 1000)
-    monkeypatch.setattr("serve.hosts.meet.MEET_S", 5.0)
+    monkeypatch.setattr("serve.hosts.rendezvous.MEET_S", 5.0)
 
 
 @pytest.fixture

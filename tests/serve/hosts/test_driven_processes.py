@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eagle3_jax.engine.programs.processes.questions import (
-    Asked,
-    about_output,
+from eagle3_jax.engine.programs.processes.queries import (
+    PendingQuery,
     from_bytes,
+    output_query,
     to_bytes,
 )
-from eagle3_jax.engine.programs.processes.remote import Built, Devices
-from serve.hosts.built import to_json
+from eagle3_jax.engine.programs.processes.remote import Devices, EngineInfo
 from serve.hosts.drive import drive
+from serve.hosts.engine_info import to_json
 from serve.hosts.follow import Follower
-from serve.hosts.meet import join
 from serve.hosts.messages import Kind, PeerLost, connect
+from serve.hosts.rendezvous import join
 from serve.options.hosts import DRIVER, HostOptions
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
-BUILT = Built(24, "xla", 0, ("prefill", "round of 8"))
+ENGINE_INFO = EngineInfo(24, "xla", 0, ("prefill", "round of 8"))
 Of = Callable[[int], HostOptions]
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -33,7 +33,7 @@ def test_who_has_no_devices_asks_process_0_alone(
 ) -> None:
     """Of two processes that both follow; answers may overtake each other."""
     left: list[int] = []
-    monkeypatch.setattr("serve.hosts.follow.leave", left.append)
+    monkeypatch.setattr("serve.hosts.follow.exit_now", left.append)
     ours = replace(of(DRIVER), num_processes=2, driven=True)
     leading = threads.submit(drive, ours, FACTS, said.append, lambda: None)
     dealers = [connect(replace(ours, process_id=process)) for process in range(2)]
@@ -45,34 +45,34 @@ def test_who_has_no_devices_asks_process_0_alone(
         Follower(dealer, name.result(10), said.append)
         for dealer, name in zip(dealers, met, strict=True)
     )
-    first.say_there("loading")
-    second.tell(Kind.BUILT, to_json(BUILT._replace(num_pages=9)))
-    first.tell(Kind.BUILT, to_json(BUILT))
+    first.notify_leader("loading")
+    second.send(Kind.ENGINE_INFO, to_json(ENGINE_INFO._replace(num_pages=9)))
+    first.send(Kind.ENGINE_INFO, to_json(ENGINE_INFO))
     leader = leading.result(10)
-    assert isinstance(leader, Devices) and leader.built == BUILT and "loading" in said
+    assert isinstance(leader, Devices) and leader.info == ENGINE_INFO and "loading" in said
     leader.send(b"call")
-    waiting = [leader.ask(about_output(place)) for place in range(2)]
+    waiting = [leader.ask(output_query(place)) for place in range(2)]
     calls = first.calls()
     assert next(calls) == b"call"
     asked = [next(calls) for _ in waiting]
     for number, question in reversed([*enumerate(asked)]):
-        assert isinstance(question, Asked) and question.question == about_output(number)
+        assert isinstance(question, PendingQuery) and question.question == output_query(number)
         question.answer(to_bytes(np.full((2, number + 1), number, np.int32)))
     assert [from_bytes(wait()).shape for wait in waiting] == [(2, 1), (2, 2)]
-    leader.ask(about_output(0))  # Nobody reads it.
-    read = leader.ask(about_output(1))
+    leader.ask(output_query(0))  # Nobody reads it.
+    read = leader.ask(output_query(1))
     for _ in range(2):
         question = next(calls)
-        assert isinstance(question, Asked)
+        assert isinstance(question, PendingQuery)
         question.answer(question.question)
-    assert read() == about_output(1)
+    assert read() == output_query(1)
     assert not leader._replies, "nothing is kept of what nobody reads"  # pyright: ignore[reportPrivateUsage]
     assert next(second.calls()) == b"call"
-    unanswered = leader.ask(about_output(0))
-    first._put(None)  # pyright: ignore[reportPrivateUsage]
+    unanswered = leader.ask(output_query(0))
+    first._enqueue(None)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(PeerLost, match="lost process 0"):
         unanswered()
-    second._put(None)  # pyright: ignore[reportPrivateUsage]
+    second._enqueue(None)  # pyright: ignore[reportPrivateUsage]
     for follower in (first, second):
         follower._thread.join(5)  # pyright: ignore[reportPrivateUsage]
 

@@ -25,9 +25,9 @@ from eagle3_jax.engine import Engine, EngineConfig, EngineStats
 from eagle3_jax.engine.programs.processes.call import Peers
 from serve.hosts.follow import follow
 from serve.hosts.lead import lead
-from serve.hosts.runtime import leave
+from serve.hosts.runtime import exit_now
 from serve.options.hosts import HostOptions
-from serve.pair.notices import say_on_stderr
+from serve.pair.notices import print_to_stderr
 
 SETUP = Setup(8, False, "latent", "float32", True)
 CONFIG: EngineConfig = sizes(3, page_size=2, num_pages=20, decode_context_parallel_size=2)
@@ -46,17 +46,17 @@ def build(peers: Peers | None = None) -> Engine:
 
 
 def main(hosts: HostOptions, count: int, result: Path) -> int:
-    """One of the processes; process 0 ends in `leave`."""
+    """One of the processes; process 0 ends in `exit_now`."""
     if not hosts.leads:
-        return follow(hosts, {}, SETUP.devices, lambda _: build(), say_on_stderr)
-    leader = lead(hosts, {}, SETUP.devices, say_on_stderr)
+        return follow(hosts, {}, SETUP.devices, lambda _: build(), print_to_stderr)
+    leader = lead(hosts, {}, SETUP.devices, print_to_stderr)
     engine = build(leader)
     engine.warmup()
     requests = random_requests(np.random.default_rng(1), count)
     run = drive_waves(engine, requests, np.random.default_rng(count))
     result.write_bytes(pickle.dumps((run, engine.stats())))
     leader.stop()
-    leave(0)
+    exit_now(0)
 
 
 def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:

@@ -35,7 +35,7 @@ async def give_up_while_hanging() -> tuple[list[httpx.Response], int]:
     engine = FakeEngine()
     service = build_service(engine)
     app = create_app(service)
-    server = GracefulServer(app, service.engine, service.arrivals, drain_timeout_s=5.0)
+    server = GracefulServer(app, service.engine, service.in_flight, drain_timeout_s=5.0)
     async with client_of(app) as http:
         await service.engine.ready.wait()
         engine.go.clear()

@@ -21,8 +21,8 @@ from serve.hosts import messages
 from serve.hosts.facts import Facts
 from serve.hosts.follow import Follower
 from serve.hosts.lead import Leader
-from serve.hosts.meet import gather, join
 from serve.hosts.messages import Kind, Listener, PeerLost, await_free, connect
+from serve.hosts.rendezvous import gather, join
 from serve.options.hosts import HostOptions, read_key
 
 FACTS = {"jax": "0.10.2", "max_num_seqs": "8"}
@@ -98,7 +98,7 @@ def test_who_differs_or_comes_twice_is_refused_and_all_are_told_why(
 
 
 def test_who_stays_away_is_named(of: Of, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.hosts.meet.MEET_S", 0.1)
+    monkeypatch.setattr("serve.hosts.rendezvous.MEET_S", 0.1)
     with pytest.raises(ValueError, match=r"process 1, process 2 did not come to 127.0.0.1:"):
         gathered(of(0), said)
     with pytest.raises(PeerLost, match=r"process 0 .* can't be reached in 0.1 s"):
@@ -138,7 +138,7 @@ def pair(
     """A process that leads another."""
     ended: list[int] = []
     for module in ("lead", "follow"):
-        monkeypatch.setattr(f"serve.hosts.{module}.leave", ended.append)
+        monkeypatch.setattr(f"serve.hosts.{module}.exit_now", ended.append)
     options = [replace(of(process), num_processes=2) for process in range(2)]
     listener, dealer = Listener(options[0]), connect(options[1])
     gathering = threads.submit(gather, listener.socket, options[0], FACTS, said.append)
@@ -148,14 +148,14 @@ def pair(
     follower = Follower(dealer, name, said.append)
     yield leader, follower
     leader.stop()
-    follower._put(None)  # pyright: ignore[reportPrivateUsage]
+    follower._enqueue(None)  # pyright: ignore[reportPrivateUsage]
     follower._thread.join(5)  # pyright: ignore[reportPrivateUsage]
     dealer.context.destroy(linger=0)
 
 
 def test_calls_come_in_order_whatever_strangers_send(pair: tuple[Leader, Follower], of: Of) -> None:
     leader, follower = pair
-    follower.tell(Kind.COMPILED)
+    follower.send(Kind.COMPILED)
     leader.await_compiled()
     with stranger_at(of(0)) as stranger:
         for number, frames in enumerate(malformed(1000)):
@@ -176,7 +176,7 @@ def test_sockets_beat_and_let_in_who_has_the_key_alone(of: Of) -> None:
         options = zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT
         beats = [listener.socket.getsockopt(option) for option in options]
     assert beats == [messages.BEAT_MS, messages.SILENCE_MS]
-    known = messages._Known(b"ours")
+    known = messages._KeyAuthenticator(b"ours")
     assert known.callback("any", b"ours") and not known.callback("any", b"theirs")
 
 
@@ -201,7 +201,7 @@ def test_a_peer_that_is_gone_ends_the_group_once_and_is_named(
     leader.on_end = ended.append
     compiling = threading.Thread(target=pytest.raises, args=(PeerLost, leader.await_compiled))
     compiling.start()
-    follower._put(None)  # pyright: ignore[reportPrivateUsage]
+    follower._enqueue(None)  # pyright: ignore[reportPrivateUsage]
     wait_for(lambda: ended)
     compiling.join(2)
     assert not compiling.is_alive(), "nobody waits for a peer that is gone"
@@ -219,8 +219,8 @@ def test_a_peer_is_let_go_when_the_leader_stops_and_may_ask_it_to(
     leader, follower = pair
     asked = threading.Event()
     leader.on_drain, leader.on_end = asked.set, said.append
-    follower.tell(Kind.COMPILED)
-    follower.tell(Kind.DRAIN)
+    follower.send(Kind.COMPILED)
+    follower.send(Kind.DRAIN)
     leader.await_compiled()
     assert asked.wait(5)
     leader.send(b"plan")

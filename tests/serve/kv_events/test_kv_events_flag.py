@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serve.kv_events.config import HASHES_VARIABLE, KVEventsConfig
-from serve.options.foreign.variables import say_not_read
+from serve.options.foreign.variables import describe_ignored_variables
 from serve.options.serve_flags import parse_serve_flags
 
 ON = {"enable_kv_cache_events": True}
@@ -26,7 +26,7 @@ def test_events_are_published_only_where_that_is_asked_for(
     assert KVEventsConfig().endpoint == "tcp://127.0.0.1:5557"
     monkeypatch.setenv(HASHES_VARIABLE, "0")
     assert parse(**ON) == KVEventsConfig(int_hashes=False), "whole keys"
-    assert not [*say_not_read({HASHES_VARIABLE: "0"})]
+    assert not [*describe_ignored_variables({HASHES_VARIABLE: "0"})]
 
 
 def test_every_field_counts() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_jax.engine.kv.tiers.exports import Export
+from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot
 from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer
@@ -49,7 +49,7 @@ def keep(server: PageServer, *names: str) -> None:
     """Make the prompt's pages ready under these names."""
     for name in names:
         server.announce(name)
-        server.offer(Export(name, SLOTS))
+        server.offer(PromptPages(name, SLOTS))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def begun(puller: Puller, port: int, name: str = "a", keys: list[bytes] = KEYS) 
 def ended(source: RemotePages) -> dict[int, bool]:
     """Whether each page came, once each has ended, which it does once."""
     found: list[tuple[int, bool]] = []
-    eventually(lambda: found.extend(source.done()) or len(found) >= PAGES)
+    eventually(lambda: found.extend(source.poll()) or len(found) >= PAGES)
     assert sorted(slot for slot, _ in found) == list(range(PAGES))
     return dict(found)
 

@@ -13,9 +13,9 @@ import pytest
 from page_ends import PAGES, SIZE, SLOTS, Store, begun, ended, eventually, producing, pulled
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle3_jax.engine.kv.tiers.exports import Export
+from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
 from serve.kv_transfer.consumer import Puller
-from serve.kv_transfer.producer import PageServer, _chosen
+from serve.kv_transfer.producer import PageServer, _requested_pages
 from serve.telemetry.exposition import render
 from serve.telemetry.metrics import Metrics
 
@@ -36,12 +36,12 @@ class ReusedStore(Store):
         if slot != LOST:
             return super().bytes_of(slot)
         if self._ends_by == "acknowledgement":
-            self.server.forget("a", acknowledged=True)
+            self.server.release("a", acknowledged=True)
         elif self._ends_by == "expiry":
             self.server._deadlines["a"] = 0.0
             self.server._expire()
         else:
-            self.server.offer(Export("a", []))
+            self.server.offer(PromptPages("a", []))
         return np.full(SIZE, FOREIGN, np.uint8)
 
 
@@ -58,9 +58,15 @@ def test_a_page_whose_name_ended_while_it_was_read_is_not_sent(ends_by: str) -> 
 @pytest.mark.parametrize("wanted", [[PAGES], [-1], [0, 99], [True], ["0"], None])
 def test_pages_are_asked_for_by_numbers_that_there_are(wanted: object) -> None:
     asked = {"last_key": SLOTS[-1].key.hex(), "pages": wanted}
-    assert _chosen(SLOTS, asked) is None
-    assert _chosen(SLOTS, {"last_key": "00", "pages": []}) is None, "it does not know the prompt"
-    assert _chosen(SLOTS, asked | {"pages": [2, 0, PAGES - 1]}) == [SLOTS[2], SLOTS[0], SLOTS[-1]]
+    assert _requested_pages(SLOTS, asked) is None
+    assert _requested_pages(SLOTS, {"last_key": "00", "pages": []}) is None, (
+        "it does not know the prompt"
+    )
+    assert _requested_pages(SLOTS, asked | {"pages": [2, 0, PAGES - 1]}) == [
+        SLOTS[2],
+        SLOTS[0],
+        SLOTS[-1],
+    ]
 
 
 def test_a_process_without_descriptors_goes_on_accepting_and_expiring(
@@ -79,7 +85,7 @@ def test_a_process_without_descriptors_goes_on_accepting_and_expiring(
                 while True:
                     taken.append(os.dup(waiting.fileno()))
             waiting.connect(server.address)
-            server.start_clock("late")
+            server.start_expiry("late")
             time.sleep(1)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -112,7 +118,7 @@ def test_both_ends_count_bytes_prompts_and_pages() -> None:
         assert scraped(puller=puller) == dict.fromkeys(CONSUMED, 0)
         ended(begun(puller, port, "fetched"))
         eventually(lambda: server.acknowledged == 1)
-        server.start_clock("late")
+        server.start_expiry("late")
         eventually(lambda: server.expired == 1)
         ended(begun(puller, port, "late"))
         counts = (PAGES * SIZE, 1, 1, 1, PAGES * SIZE, PAGES)

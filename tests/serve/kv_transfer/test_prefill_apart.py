@@ -85,8 +85,8 @@ def cached(answer: Answer) -> int:
 def kept(ends: Ends) -> tuple[int, int]:
     """Names and slots that a producer keeps."""
     engine, transfers = ends
-    assert transfers.server and engine._replicas.first.exports
-    return transfers.server.num_kept, engine._replicas.first.exports.num_held
+    assert transfers.server and engine._replicas.first.outgoing
+    return transfers.server.num_kept, engine._replicas.first.outgoing.num_held
 
 
 def assert_nothing_lost(*ends: Ends) -> None:
@@ -208,8 +208,8 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
 ) -> None:
     """The engine serves other requests meanwhile, and the transfer runs to its end."""
     producer, taker = simulated("producer"), simulated("consumer")
-    params, let_go, send = produced(producer), threading.Event(), Connection.send_page
-    patched = lambda *given: (let_go.wait(10), send(*given))  # noqa: E731
+    params, release_slot, send = produced(producer), threading.Event(), Connection.send_page
+    patched = lambda *given: (release_slot.wait(10), send(*given))  # noqa: E731
     monkeypatch.setattr(Connection, "send_page", patched)
     engine, _ = taker
     engine.add(fetching(taker, params))
@@ -219,7 +219,7 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
         done += [o.request_id for o in engine.step() if o.finish_reason]
     engine.cancel("d")
     assert engine._replicas.first.is_copying
-    let_go.set()
+    release_slot.set()
     while engine.has_work:
         engine.step()
     assert_nothing_lost(taker)

@@ -19,13 +19,13 @@ from page_ends import (
     pulled,
 )
 
-from serve.kv_transfer import consumer, sparse_log
+from serve.kv_transfer import consumer, rate_limited_log
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.consumer import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     MOST_PULLS,
-    Breaker,
+    CircuitBreaker,
     Puller,
     RemotePages,
 )
@@ -50,7 +50,7 @@ def came(source: RemotePages) -> bool:
 
 
 def fails_at_once(source: RemotePages) -> bool:
-    return source.done() == [(slot, False) for _, slot in SLOTS]
+    return source.poll() == [(slot, False) for _, slot in SLOTS]
 
 
 def drip(peer: socket.socket) -> None:
@@ -103,9 +103,9 @@ def test_a_silent_producer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
         stalled = [begun(puller, port) for _ in range(MOST_PULLS)]
         assert all(fails_at_once(begun(puller, port)) for _ in range(10))
         assert came(begun(puller, server.address[1]))
-        assert not any(source.done() for source in stalled), "they wait for the silent one"
+        assert not any(source.poll() for source in stalled), "they wait for the silent one"
         assert not any(map(came, stalled))
-        eventually(lambda: puller._breakers["127.0.0.1", port]._under_way == 0)
+        eventually(lambda: puller._breakers["127.0.0.1", port]._active == 0)
         assert len(connections) == MOST_PULLS
         assert all(fails_at_once(begun(puller, port)) for _ in range(10))
         clock.now += FIRST_PAUSE_S
@@ -119,41 +119,41 @@ def test_a_silent_producer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_pauses_double_and_end_with_a_pull_that_works() -> None:
     clock = FakeClock()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     for failures in range(12):
-        assert breaker.enter()
-        assert failures == 0 or not breaker.enter(), "one probe at a time"
-        breaker.leave(failed=True)
+        assert breaker.acquire()
+        assert failures == 0 or not breaker.acquire(), "one probe at a time"
+        breaker.release(failed=True)
         pause = min(FIRST_PAUSE_S * 2**failures, LONGEST_PAUSE_S)
         clock.now += pause - 0.125
-        assert not breaker.enter()
+        assert not breaker.acquire()
         clock.now += 0.125
-    assert breaker.enter()
-    breaker.leave(failed=False)
-    assert [breaker.enter() for _ in range(MOST_PULLS + 1)] == [True] * MOST_PULLS + [False]
+    assert breaker.acquire()
+    breaker.release(failed=False)
+    assert [breaker.acquire() for _ in range(MOST_PULLS + 1)] == [True] * MOST_PULLS + [False]
 
 
 def test_pulls_that_fail_together_count_once() -> None:
-    breaker = Breaker(clock := FakeClock())
-    assert all(breaker.enter() for _ in range(MOST_PULLS))
+    breaker = CircuitBreaker(clock := FakeClock())
+    assert all(breaker.acquire() for _ in range(MOST_PULLS))
     for _ in range(MOST_PULLS):
-        breaker.leave(failed=True)
+        breaker.release(failed=True)
     clock.now += FIRST_PAUSE_S
-    assert breaker.enter()
+    assert breaker.acquire()
 
 
 def test_a_refusal_does_not_pause_a_producer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can cause as many as it likes: names that are not kept, and a port that is full."""
-    monkeypatch.setattr(sparse_log, "LOG_S", 0)
+    monkeypatch.setattr(rate_limited_log, "LOG_S", 0)
     puller = Puller(Store(), "f", clock=FakeClock())
     with producing() as server:
         for _ in range(5):
             assert not came(begun(puller, server.address[1], name="b"))
         assert came(begun(puller, server.address[1]))
     with producing() as server:
-        server._places = threading.BoundedSemaphore(1)
+        server._connections = threading.BoundedSemaphore(1)
         with socket.create_connection(server.address) as silent:
             silent.recv(1)
             assert not came(begun(puller, server.address[1]))

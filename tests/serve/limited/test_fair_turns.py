@@ -18,13 +18,13 @@ class Work:
         self.turns = FairTurns(SLOTS, MOST)
         self.order: list[str] = []
         self.tasks: list[tuple[str, asyncio.Task[None]]] = []
-        self.go_on = asyncio.Semaphore(0)
+        self.poll = asyncio.Semaphore(0)
 
     async def _hold(self, client: str) -> None:
         async with self.turns.turn(client):
             self.order.append(client)
             assert self.turns.num_held <= SLOTS
-            await self.go_on.acquire()
+            await self.poll.acquire()
 
     async def ask(self, clients: str) -> None:
         """One piece of work for each letter."""
@@ -35,7 +35,7 @@ class Work:
     async def end(self) -> Counter[str]:
         """The work that was refused, when all of the rest is done."""
         for _ in self.tasks:
-            self.go_on.release()
+            self.poll.release()
             for _ in range(5):
                 await asyncio.sleep(0)
         ends = await asyncio.gather(*(t for _, t in self.tasks), return_exceptions=True)
@@ -81,7 +81,7 @@ def test_work_that_is_given_up_leaves_no_slot_behind() -> None:
             await work.ask("".join(choices.choices("abc", k=9)))
             for _, task in choices.sample(work.tasks, 4):
                 if choices.random() < 0.5:
-                    work.go_on.release()
+                    work.poll.release()
                     await asyncio.sleep(0)
                 task.cancel()
             await work.end()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from serve.options.foreign.flags import say_without_effect
-from serve.options.foreign.variables import say_not_read
+from serve.options.foreign.flags import describe_ignored_flags
+from serve.options.foreign.variables import describe_ignored_variables
 from serve.options.memory import MemoryShare
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
@@ -125,7 +125,7 @@ def test_flags_of_both_engines_about_memory_sampling_and_prefixes() -> None:
 def test_a_flag_without_effect_is_said_once_with_its_reason() -> None:
     argv = ["m", "--trust-remote-code", "--trust_remote_code", "--no-async-scheduling"]
     argv += ["--dtype", "auto"]
-    lines = list(say_without_effect(parse_serve_flags(argv)[1]))
+    lines = list(describe_ignored_flags(parse_serve_flags(argv)[1]))
     assert len(lines) == 2 and "no code is run" in lines[0]
     assert lines[1].startswith("--no-async-scheduling has no effect in this engine: ")
 
@@ -134,7 +134,7 @@ def test_variables_of_other_engines_are_named_by_what_they_are() -> None:
     kernels = {"VLLM_ROCM_USE_AITER": "1", "AITER_LOG": "0", "SGLANG_USE_AITER": ""}
     others = {"SGLANG_NUMA_BIND_V2": "1", "OMP_NUM_THREADS": "1"}
     obeyed = {"HOME": "/", "VLLM_API_KEY": "k", "HF_HOME": "/", "HIP_VISIBLE_DEVICES": "0"}
-    assert list(say_not_read({**kernels, **others, **obeyed})) == [
+    assert list(describe_ignored_variables({**kernels, **others, **obeyed})) == [
         "not read, choose or build kernels of other engines: "
         "AITER_LOG, SGLANG_USE_AITER, VLLM_ROCM_USE_AITER",
         "not read, options of other engines: SGLANG_NUMA_BIND_V2",
@@ -147,7 +147,7 @@ def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
     argv = ["m", *spec(model="d", quantization="fp8", max_model_len=99, kv_cache_dtype="auto")]
     options, names = parse_serve_flags(argv)
     assert replace(options.speculation, without_effect=()) == ours.speculation
-    lines = list(say_without_effect(names))
+    lines = list(describe_ignored_flags(names))
     keys = ("quantization", "max_model_len", "kv_cache_dtype")
     for line, key in zip(lines, keys, strict=True):
         assert line.startswith(f"--speculative-config {key} has no effect in this engine: ")

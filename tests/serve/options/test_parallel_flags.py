@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from convert.abstract_model import AbstractModel
 from convert.files import safetensors_files
-from convert.outline import Outline
 from convert.published import form, read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
@@ -17,7 +17,7 @@ from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
 from serve.options.executor.ray import RayOptions
-from serve.options.parallel import ONE_DEVICE, ParallelOptions, say_interleaving
+from serve.options.parallel import ONE_DEVICE, ParallelOptions, notify_of_interleaving
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
 
@@ -74,9 +74,9 @@ def test_every_command_takes_vllms_interleave_size(
 def test_an_interleave_size_other_than_the_block_size_gets_one_line_of_what_is_done() -> None:
     said: list[str] = []
     for size, parts in ((64, 8), (None, 8), (1, 1)):
-        say_interleaving(size, parts, 64, said.append)
+        notify_of_interleaving(size, parts, 64, said.append)
     assert said == []
-    say_interleaving(1, 8, 64, said.append)
+    notify_of_interleaving(1, 8, 64, said.append)
     assert said == [
         "--dcp-kv-cache-interleave-size 1: here each of 8 devices keeps 64 tokens of a page in a "
         "row, --block-size, which changes no answer"
@@ -87,7 +87,7 @@ def test_pair_and_plan_say_that_line(capsys: pytest.CaptureFixture[str]) -> None
     divided = ParallelOptions(4, False, 4, 1)
     config = EngineConfig(decode_context_parallel_size=4, page_size=16)
     dirs, said = (demo_target_dir(), demo_draft_dir()), []
-    load_pair(*dirs, DEFAULTS, divided, configure=lambda *_: config, say=said.append)
+    load_pair(*dirs, DEFAULTS, divided, configure=lambda *_: config, notify=said.append)
     argv = ["--model", str(dirs[0]), "--isl", "64", "--osl", "64", "-tp", "4", "-dcp", "4"]
     assert plan_main([*argv, NAMES[0], "1"]) == 0
     said += capsys.readouterr().err.splitlines()
@@ -142,7 +142,7 @@ def test_a_pair_too_large_is_refused_before_its_target_is_read(
         def memory_stats(self) -> dict[str, int]:
             return {"bytes_limit": self.limit}
 
-    monkeypatch.setattr(Outline, "devices", property(lambda _: [SmallDevice()]))
+    monkeypatch.setattr(AbstractModel, "devices", property(lambda _: [SmallDevice()]))
     parts = r"of the target's weights, .* GiB of the draft's"
     pair = demo_target_dir(), demo_draft_dir(), DEFAULTS, ParallelOptions(4, False, 4)
     with pytest.raises(ValueError, match=parts):

@@ -7,7 +7,7 @@ from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import make_mesh, shard
-from serve.pair.divided_contexts import say_divided
+from serve.pair.divided_contexts import notify_of_divided_contexts
 
 HEADS = "divided by KV heads over 4 devices, which leaves no context to divide"
 SHARED = "divided by 2 KV heads, each whole on 2 devices"
@@ -31,13 +31,13 @@ def test_each_cache_is_said_to_lie_where_it_does(
     for part in pair if split else pair[:1]:
         shard(part, mesh)
     config = EngineConfig(page_size=8, decode_context_parallel_size=size)
-    say_divided(*pair, config, said.append)
+    notify_of_divided_contexts(*pair, config, said.append)
     found = iter(said)
     for name, how in (("target", target), ("draft", draft)):
         line = next(found)
         assert line.startswith(f"KV cache of the {name}: {how}")
         assert line.endswith(f"a page is {8 * size} tokens")
     said.clear()
-    say_divided(*pair, EngineConfig(page_size=8), said.append)
+    notify_of_divided_contexts(*pair, EngineConfig(page_size=8), said.append)
     shared = [name for name, how in (("target", target), ("draft", draft)) if how == BOTH]
     assert said == [f"KV cache of the {name}: {SHARED}; a page is 8 tokens" for name in shared]

@@ -8,7 +8,7 @@ from called_tools import ANSWERS, CHAT_TOOLS, RESPONSE_TOOLS, THINKING
 from fake_server import Served
 from scripted_engine import AnyGrammars
 
-from serve.responses.tools import Absent, say_absent
+from serve.responses.tools import Absent, warn_of_absent_tool
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
 MORE: dict[str, Any] = {"seed": 11, "max_output_tokens": 40}
@@ -162,7 +162,7 @@ def test_reasoning_effort_does_what_it_does_in_a_chat(say) -> None:
 def test_of_tools_that_nobody_runs_the_model_is_told_nothing_and_the_client_that(
     say, caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_absent.cache_clear()
+    warn_of_absent_tool.cache_clear()
     server: Served = say("hello")
     without = server.ask(RESPONSES, input="hello", tools=RESPONSE_TOOLS)
     for kind in get_args(Absent):

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator import ROOT
-from serve.kv_transfer.consumer import PullCounts
+from serve.kv_transfer.consumer import TransferCounts
 from serve.telemetry.exposition import render
 from serve.telemetry.metrics import KVTransferCollector
 
@@ -109,7 +109,7 @@ def exported_by_all() -> Samples:
         text = server.http.get("/metrics").text
     counts = dict.fromkeys(("bytes_sent", "acknowledged", "expired", "num_kept"), 0)
     ends: Any = SimpleNamespace(
-        server=SimpleNamespace(**counts), puller=SimpleNamespace(counts=PullCounts())
+        server=SimpleNamespace(**counts), puller=SimpleNamespace(counts=TransferCounts())
     )
     registry = CollectorRegistry()
     registry.register(KVTransferCollector(("m", "0"), ends))

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from convert.outline import Outline
+from convert.abstract_model import AbstractModel
 from serve.demo import demo_target_dir
 from serve.train.cli import main
 from serve.train.features import command
@@ -68,13 +68,13 @@ def test_a_draft_learns_from_them_what_it_learns_online(
     """And the target's layers are not read."""
     online, kept = tmp_path / "online", tmp_path / "kept"
     assert draft(online, "--data", f"{data}", "--epochs", "2") == 0
-    fill = Outline.fill
+    fill = AbstractModel.fill
 
-    def ends(self: Outline[Any]) -> Any:
+    def ends(self: AbstractModel[Any]) -> Any:
         assert "layers" in self.shared
         return fill(self)
 
-    monkeypatch.setattr(Outline, "fill", ends)
+    monkeypatch.setattr(AbstractModel, "fill", ends)
     assert draft(kept, "--features", f"{whole}", "--epochs", "2") == 0
     assert (online / "model.safetensors").read_bytes() == (kept / "model.safetensors").read_bytes()
     logs = [(run / "training" / "log.jsonl").read_text().splitlines() for run in (online, kept)]

@@ -11,7 +11,7 @@ import pytest
 
 from convert import load_draft, load_target, load_tokenizer, load_vision
 from convert.text.chat_template import compile_template
-from convert.vision import outline_vision
+from convert.vision import prepare_vision
 from eagle3_jax.full_pass import forward
 from eagle3_jax.training.batches import ImageEncoder, packed_batches
 from eagle3_jax.training.features import feature_pass
@@ -46,7 +46,7 @@ def shown(asked: Asked, number: int = 1) -> list[Message]:
 @pytest.fixture(scope="module")
 def make() -> SampleMaker:
     tokenizer = load_tokenizer(TARGET)
-    images = set_up_images(ImageOptions(), outline_vision(TARGET).model)
+    images = set_up_images(ImageOptions(), prepare_vision(TARGET).model)
     return SampleMaker(tokenizer, tokenizer.eos_token_ids, images=images)
 
 

@@ -11,7 +11,7 @@ from oracle_files import ORACLES
 
 import serve.train.draft
 from convert import save_hf
-from convert.outline import Outline
+from convert.abstract_model import AbstractModel
 from eagle3_jax.config import LlamaConfig
 from eagle3_jax.models.llama import LlamaTarget
 from serve.demo import demo_target_dir
@@ -81,7 +81,7 @@ def test_a_run_that_cannot_be_trained_is_refused_before_a_weight_is_read(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Outline, "fill", lambda self: pytest.fail("weights are read"))
+    monkeypatch.setattr(AbstractModel, "fill", lambda self: pytest.fail("weights are read"))
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     flags = [flag.replace("{}", f"{places}") for flag in REFUSED[said]]
     try:

@@ -12,7 +12,7 @@ from published_pairs import LAYERS, PUBLISHED, published
 from rich.console import Console
 
 from convert.from_config import draft_from_config, target_from_config
-from eagle3_jax.training.lesson import CPU_BLOCK
+from eagle3_jax.training.distillation import CPU_BLOCK
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.workers import Failure
 from eagle3_tools.plan.compile.training_problems import collective_problems

@@ -13,7 +13,7 @@ from convert.command_line.stopping import Stopped, leave, leaving, raising, stat
 from eagle3_tools.plan.options import PROG, PlanOptions, build_parser, read_options
 from eagle3_tools.plan.training.options import build_parser as build_training_parser
 from eagle3_tools.plan.training.options import read_options as read_training_options
-from serve.options.parallel import say_interleaving
+from serve.options.parallel import notify_of_interleaving
 
 FILE_WIDTH = 150
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(console: Console, flags: Namespace) -> int:
     size, parts = flags.kv_cache_interleave_size, flags.decode_context_parallel_size
-    say_interleaving(size, parts, flags.block_size, partial(print, file=sys.stderr))
+    notify_of_interleaving(size, parts, flags.block_size, partial(print, file=sys.stderr))
     if flags.constants:
         from eagle3_tools.plan.tables import print_constants
 

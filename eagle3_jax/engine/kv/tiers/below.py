@@ -13,22 +13,22 @@ class HostPages(PageCopies, PageBytes, Protocol):
     """Access to host memory for pages (`eagle3_jax.engine.programs.runner.Runner`)."""
 
 
-class TiersBelow(NamedTuple):
+class LowerTiers(NamedTuple):
     """The host tier, for pages beyond the cache's capacity, and the disk tier below it."""
 
     host: HostTier | None = None
     disk: DiskTier | None = None
 
 
-NO_TIERS = TiersBelow()
+NO_TIERS = LowerTiers()
 
 
-def tiers_below(
+def make_lower_tiers(
     pages: HostPages, config: EngineConfig, events: KVEventLog | None, *, alone: bool
-) -> TiersBelow:
+) -> LowerTiers:
     """Make the configured tiers; raise ValueError if host memory or directory cannot be used.
 
     `alone` says that no other process holds a part of the pair.
     """
     host = host_tier(pages, config, events)
-    return TiersBelow(host, disk_tier(pages, config, events, alone=alone))
+    return LowerTiers(host, disk_tier(pages, config, events, alone=alone))

@@ -20,7 +20,7 @@ from eagle3_jax.engine.kv.tiers.page_files import (
     write_page,
 )
 from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex, delete
-from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, Place, TierRoom
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageOrigin, TierOccupancy
 
 THREADS, MOST_WRITES = 4, 16
 """Concurrent copies, and pages whose slots are held for writes."""
@@ -42,7 +42,7 @@ def disk_tier(
     return DiskTier(directory, limit, memory, events)
 
 
-class _Ended(NamedTuple):
+class _Completion(NamedTuple):
     page: KeyedSlot
     is_save: bool
     ok: bool
@@ -73,12 +73,12 @@ class DiskTier:
         self._index, self._limit = PageIndex(directory, limit), limit
         self._threads = ThreadPoolExecutor(THREADS, "page-files")
         self._writing: set[int] = set()
-        self._ended: deque[_Ended] = deque()
+        self._completed: deque[_Completion] = deque()
         self.num_damaged = self.num_failed = 0
-        self._tell_found()
+        self._log_found()
 
     @property
-    def place(self) -> Place:
+    def origin(self) -> PageOrigin:
         """Always "disk"."""
         return "disk"
 
@@ -93,10 +93,10 @@ class DiskTier:
         return self._index.total_bytes
 
     @property
-    def room(self) -> TierRoom:
+    def occupancy(self) -> TierOccupancy:
         """Occupancy, in pages of this pair's size."""
         size = HEADER.size + self._page_bytes
-        return TierRoom("disk", self._index.total_bytes // size, self._limit // size)
+        return TierOccupancy("disk", self._index.total_bytes // size, self._limit // size)
 
     @property
     def can_save(self) -> bool:
@@ -106,7 +106,7 @@ class DiskTier:
     @property
     def is_busy(self) -> bool:
         """True if a save is in flight."""
-        return bool(self._writing or self._ended)
+        return bool(self._writing or self._completed)
 
     def match(self, keys: Sequence[bytes]) -> int:
         """Return the number of leading keys in the tier."""
@@ -119,30 +119,30 @@ class DiskTier:
             file = self._file(page.key)
             self._writing.add(page.slot)
             if file in self._index:
-                self._ended.append(_Ended(page, is_save=True, ok=True))
+                self._completed.append(_Completion(page, is_save=True, ok=True))
                 continue
             for gone in self._index.add(file, HEADER.size + self._page_bytes):
-                self._tell_removed(gone)
+                self._log_removed(gone)
             if self._events is not None:
                 self._events.copied(page.key, "STORAGE")
-            self._begin(self._write, page, self._ended)
+            self._begin(self._write, page, self._completed)
 
-    def load(self, pages: Sequence[KeyedSlot], ended: deque[_Ended] | None = None) -> None:
-        """Start filling slots; completions go to `ended`, or by default to `done`."""
+    def load(self, pages: Sequence[KeyedSlot], completed: deque[_Completion] | None = None) -> None:
+        """Start filling slots; completions go to `ended`, or by default to `poll`."""
         for page in pages:
             if (file := self._file(page.key)) in self._index:
                 self._index.use(file)
-            self._begin(self._read, page, self._ended if ended is None else ended)
+            self._begin(self._read, page, self._completed if completed is None else completed)
 
-    def done(self) -> list[tuple[int, bool]]:
+    def poll(self) -> list[tuple[int, bool]]:
         """Return completed copies as (slot, success)."""
-        return self.take(self._ended)
+        return self.drain(self._completed)
 
-    def take(self, ended: deque[_Ended]) -> list[tuple[int, bool]]:
+    def drain(self, completed: deque[_Completion]) -> list[tuple[int, bool]]:
         """Drain completed copies from `ended`; pages whose copy failed are forgotten."""
         taken: list[tuple[int, bool]] = []
-        while ended:
-            page, is_save, ok = ended.popleft()
+        while completed:
+            page, is_save, ok = completed.popleft()
             if is_save:
                 self._writing.discard(page.slot)
             if not ok:
@@ -160,7 +160,7 @@ class DiskTier:
         for key in keys:
             if (file := self._file(key)) in self._index:
                 self._index.remove(file)
-                self._tell_removed(file)
+                self._log_removed(file)
 
     def source(self) -> "DiskSource":
         """Return a source of pages for one prompt."""
@@ -172,11 +172,11 @@ class DiskTier:
         self._index.close()
 
     def _begin(
-        self, copy: Callable[[KeyedSlot], bool], page: KeyedSlot, ended: deque[_Ended]
+        self, copy: Callable[[KeyedSlot], bool], page: KeyedSlot, completed: deque[_Completion]
     ) -> None:
         is_save = copy == self._write
         self._threads.submit(
-            lambda: ended.append(_Ended(page, is_save, self._ends_well(copy, page)))
+            lambda: completed.append(_Completion(page, is_save, self._ends_well(copy, page)))
         )
 
     def _ends_well(self, copy: Callable[[KeyedSlot], bool], page: KeyedSlot) -> bool:
@@ -216,12 +216,12 @@ class DiskTier:
     def _file(self, key: bytes) -> PageFile:
         return PageFile(self._fingerprint.hex(), key.hex())
 
-    def _tell_found(self) -> None:
+    def _log_found(self) -> None:
         if self._events is not None:
             for key in self._index.keys_of(self._fingerprint.hex()):
                 self._events.copied(bytes.fromhex(key), "STORAGE")
 
-    def _tell_removed(self, file: PageFile) -> None:
+    def _log_removed(self, file: PageFile) -> None:
         if self._events is not None and file.fingerprint == self._fingerprint.hex():
             self._events.removed(bytes.fromhex(file.key), "STORAGE")
 
@@ -231,10 +231,10 @@ class DiskSource:
 
     def __init__(self, disk: DiskTier):
         self._disk = disk
-        self._ended: deque[_Ended] = deque()
+        self._completed: deque[_Completion] = deque()
 
     @property
-    def place(self) -> Place:
+    def origin(self) -> PageOrigin:
         """Always "disk"."""
         return "disk"
 
@@ -244,8 +244,8 @@ class DiskSource:
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
         """Start filling these slots."""
-        self._disk.load(pages, self._ended)
+        self._disk.load(pages, self._completed)
 
-    def done(self) -> list[tuple[int, bool]]:
+    def poll(self) -> list[tuple[int, bool]]:
         """Return completed copies as (slot, success)."""
-        return self._disk.take(self._ended)
+        return self._disk.drain(self._completed)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, PageCopies, TierRoom
+from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, PageCopies, TierOccupancy
 
 MOST_SAVES, MOST_LOADS = 2, 2
 """Copy programs in flight at a time, each with a buffer on the devices."""
@@ -52,9 +52,9 @@ class HostTier:
         self._total = slots
 
     @property
-    def rooms(self) -> tuple[TierRoom, ...]:
+    def occupancy(self) -> tuple[TierOccupancy, ...]:
         """Occupancy."""
-        return (TierRoom("host", len(self._slot_of), self._total),)
+        return (TierOccupancy("host", len(self._slot_of), self._total),)
 
     @property
     def can_save(self) -> bool:
@@ -102,7 +102,7 @@ class HostTier:
             self._holds[slot] += 1
             self._wanted.append((page, slot))
 
-    def done(self) -> list[int]:
+    def poll(self) -> list[int]:
         """Finish arrived saves and start loads; return the pages that dispatched programs fill."""
         while self._saves and self._copies.are_saved(self._saves[0]):
             self._arrived |= dict.fromkeys(
@@ -113,13 +113,13 @@ class HostTier:
             load = self._loads.popleft()
             self._copies.load_pages(*load)
             for slot in load.slots:
-                self._let_go(slot)
+                self._release_slot(slot)
             filled += load.pages
         while self._wanted and len(self._loads) < MOST_LOADS and self._begin_load():
             pass
         return filled
 
-    def take_arrived(self) -> list[bytes]:
+    def pop_arrived(self) -> list[bytes]:
         """Return, oldest first, keys of pages here that arrived since the last call."""
         arrived, self._arrived = list(self._arrived), {}
         return arrived
@@ -135,15 +135,15 @@ class HostTier:
                 if self._events is not None:
                     self._events.removed(key, "CPU")
 
-    def hold(self, keys: Sequence[bytes]) -> list[int]:
+    def acquire(self, keys: Sequence[bytes]) -> list[int]:
         """Return the slots of the leading known keys, each with one more hold."""
         slots = [self._slot_of[key] for key in keys[: self.match(keys)]]
         self._holds.update(slots)
         return slots
 
-    def let_go(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         """Release one hold on a slot."""
-        self._let_go(slot)
+        self._release_slot(slot)
 
     def reserve(self) -> int | None:
         """Return a held slot for a transfer to fill, or None if all are held."""
@@ -151,12 +151,12 @@ class HostTier:
             self._holds[slot] += 1
         return slot
 
-    def keep(self, key: bytes, slot: int, *, ok: bool) -> None:
+    def complete(self, key: bytes, slot: int, *, ok: bool) -> None:
         """Store a reserved slot under its key, or release it if the transfer failed."""
         if ok and key not in self._slot_of:
             self._name(slot, key)
             self._arrived[key] = None
-        self._let_go(slot)
+        self._release_slot(slot)
 
     def _place(self, key: bytes) -> int | None:
         """Return a slot for the key, or None if all are held."""
@@ -193,7 +193,7 @@ class HostTier:
             self._loads.append(Load(list(pages.values()), list(pages)))
         return bool(pages)
 
-    def _let_go(self, slot: int) -> None:
+    def _release_slot(self, slot: int) -> None:
         self._holds[slot] -= 1
         if slot not in self._key_of:
             self._free_unless_held(slot)

@@ -21,16 +21,16 @@ class WriteThrough:
         """True if pages wait or are being written."""
         return bool(self._waiting) or self._below.is_busy
 
-    def go_on(self) -> None:
+    def poll(self) -> None:
         """Finish writes and start others."""
-        for slot, _ in self._below.done():
-            self._tier.let_go(slot)
-        self._take(self._tier.take_arrived())
+        for slot, _ in self._below.poll():
+            self._tier.release_slot(slot)
+        self._take(self._tier.pop_arrived())
         while self._waiting and self._below.can_save:
             key = next(iter(self._waiting))
             del self._waiting[key]
             if self._below.match([key]) == 0:
-                self._below.save([KeyedSlot(key, slot) for slot in self._tier.hold([key])])
+                self._below.save([KeyedSlot(key, slot) for slot in self._tier.acquire([key])])
 
     def _take(self, keys: Sequence[bytes]) -> None:
         self._waiting |= dict.fromkeys(keys)

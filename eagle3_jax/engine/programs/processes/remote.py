@@ -11,18 +11,18 @@ from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.inputs import InputShapes
 from eagle3_jax.engine.programs.processes.call import Peers, ProgramCall
-from eagle3_jax.engine.programs.processes.questions import (
-    About,
-    about_output,
-    about_pages,
+from eagle3_jax.engine.programs.processes.queries import (
+    QueryKind,
     from_bytes,
+    output_query,
+    pages_query,
 )
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
 from eagle3_jax.sampling.logprobs import Logprobs, TokenLogprobs
 from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.tree.nodes import Tree
 
-Ask = Callable[[bytes], Callable[[], bytes]]
+SendQuery = Callable[[bytes], Callable[[], bytes]]
 """Sends a question after earlier calls; the returned function waits for the answer."""
 MOST_OUTPUTS = 9
 """A report, and log-probabilities of sampled tokens and of a prompt's tokens."""
@@ -34,7 +34,7 @@ WITHOUT_LOGPROBS = (
 )
 
 
-class Built(NamedTuple):
+class EngineInfo(NamedTuple):
     """Facts of the engine that the processes with devices have built.
 
     `num_pages` may follow from their memory. `kernels` is the implementation of the head's
@@ -56,10 +56,10 @@ class Built(NamedTuple):
 class Devices(Peers, Protocol):
     """The processes that hold the whole mesh of this process's engine.
 
-    `built` is their result; the first of them answers `ask`.
+    `info` is their result; the first of them answers `ask`.
     """
 
-    built: Built
+    info: EngineInfo
 
     def ask(self, question: bytes) -> Callable[[], bytes]: ...
 
@@ -81,15 +81,15 @@ class RemoteExecutor:
         sizes = images.sizes if images else ()
         parts: Any = {"has_draft": has_draft, "has_grammars": has_grammars, "image_sizes": sizes}
         self.programs = all_programs(config, **parts)
-        if (ours := tuple(map(str, self.programs))) != devices.built.programs:
-            differing = sorted({*ours} ^ {*devices.built.programs})
+        if (ours := tuple(map(str, self.programs))) != devices.info.programs:
+            differing = sorted({*ours} ^ {*devices.info.programs})
             raise ValueError(
                 f"the processes with devices have other programs: {', '.join(differing)}"
             )
         self.input_shapes = InputShapes(config, vocab_size, images).of
         self._makes_trees = config.method.tree is not None
         self._ask = devices.ask
-        self.pages = RemotePages(devices)
+        self.pages = RemotePageStore(devices)
 
     def compile(self, progress: Progress | None = None) -> None:
         """Do nothing: the other processes compile."""
@@ -105,36 +105,36 @@ class RemoteExecutor:
         return outputs[0], _logprobs(program, outputs[1:])
 
 
-class RemotePages:
+class RemotePageStore:
     """Host memory for pages beside the remote devices."""
 
     def __init__(self, devices: Devices):
-        self._ask, self.page_bytes = devices.ask, devices.built.page_bytes
+        self._ask, self.page_bytes = devices.ask, devices.info.page_bytes
 
     def are_saved(self, slots: np.ndarray) -> bool:
         """Return whether these slots hold their pages."""
-        return self._ask(about_pages(About.SAVED_PAGES, slots))() == b"\x01"
+        return self._ask(pages_query(QueryKind.SAVED_PAGES, slots))() == b"\x01"
 
     def are_staged(self, slots: np.ndarray) -> bool:
         """Return whether these slots have arrived on the devices."""
-        return self._ask(about_pages(About.STAGED_PAGES, slots))() == b"\x01"
+        return self._ask(pages_query(QueryKind.STAGED_PAGES, slots))() == b"\x01"
 
 
 class RemoteProfiler:
     """JAX's profiler in the first of those processes; raises RuntimeError on failure."""
 
-    def __init__(self, ask: Ask):
+    def __init__(self, ask: SendQuery):
         self._ask = ask
 
     def start_trace(self, log_dir: str) -> None:
         """Trace into a directory on that process's host."""
-        self._do(About.START_TRACE, log_dir)
+        self._do(QueryKind.START_TRACE, log_dir)
 
     def stop_trace(self) -> None:
         """Stop and write the trace."""
-        self._do(About.STOP_TRACE)
+        self._do(QueryKind.STOP_TRACE)
 
-    def _do(self, about: About, directory: str = "") -> None:
+    def _do(self, about: QueryKind, directory: str = "") -> None:
         if problem := self._ask(bytes((about,)) + directory.encode())():
             raise RuntimeError(problem.decode())
 
@@ -142,14 +142,14 @@ class RemoteProfiler:
 class RemoteArray:
     """An output of the last call, requested before the next call or never."""
 
-    def __init__(self, ask: Ask, place: int):
+    def __init__(self, ask: SendQuery, place: int):
         self._ask, self._place = ask, place
         self._answer: Callable[[], bytes] | None = None
 
     def copy_to_host_async(self) -> None:
         """Request the output; jax.device_get calls this again."""
         if self._answer is None:
-            self._answer = self._ask(about_output(self._place))
+            self._answer = self._ask(output_query(self._place))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         assert self._answer is not None, "an output is asked for when its program is dispatched"

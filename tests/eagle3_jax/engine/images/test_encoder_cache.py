@@ -27,7 +27,7 @@ def cache(images: int) -> EncoderCache:
 
 def brought(kept: EncoderCache, sequence: Sequence, start: int, end: int) -> list[ImageItem]:
     """The images to encode before this chunk, all of whose features are there then."""
-    new = kept.bring(sequence, start, end)
+    new = kept.assign_rows(sequence, start, end)
     assert (kept.rows(sequence.request.images, start, end - start) != NO_ROW).all()
     return [one.item for one in new]
 
@@ -40,7 +40,7 @@ def test_features_that_a_chunk_needs_stay_when_it_brings_another_image() -> None
 
 def test_each_token_of_an_image_has_its_own_row_however_a_chunk_is_cut() -> None:
     kept, sequence = cache(2), prompt([1, 2], A)
-    (new,) = kept.bring(sequence, 0, 8)
+    (new,) = kept.assign_rows(sequence, 0, 8)
     whole = [NO_ROW, NO_ROW, *new.rows]
     for start in range(8):
         assert kept.rows(sequence.request.images, start, 9 - start).tolist() == [
@@ -59,9 +59,9 @@ def test_features_used_longest_ago_go_first() -> None:
 
 def test_a_chunk_ends_before_an_image_whose_features_have_no_room() -> None:
     kept, images = cache(2), prompt(A, [1, 2], B, C).request.images
-    assert kept.reach(images, 0, 21) == 14
-    assert kept.reach(images, 5, 21) == 14
-    assert kept.reach(images, 6, 21) == 21
+    assert kept.chunk_end(images, 0, 21) == 14
+    assert kept.chunk_end(images, 5, 21) == 14
+    assert kept.chunk_end(images, 6, 21) == 21
 
 
 def test_images_stand_one_behind_the_other() -> None:

@@ -88,7 +88,9 @@ def test_events_name_the_images_that_a_pages_key_covers(monkeypatch: pytest.Monk
     log = KVEventLog()
     engine = simulated_engine(monkeypatch, sizes(3, num_pages=None), vision=VISION, kv_events=log)
     found(engine, STEM, SEEN, TAIL)
-    told = [page for event in log.take() if isinstance(event, PagesStored) for page in event.images]
+    told = [
+        page for event in log.drain() if isinstance(event, PagesStored) for page in event.images
+    ]
     assert told[:5] == [(), *(((SEEN.digest, 7 - 4 * page),) for page in range(1, 5))]
 
 

@@ -19,5 +19,5 @@ def drive(engine: EngineLike, requests: Iterable[Request]) -> dict[str, Collecte
         engine.add(request)
     while engine.has_work:
         for output in engine.step():
-            answers[output.request_id].take(output)
+            answers[output.request_id].add(output)
     return answers

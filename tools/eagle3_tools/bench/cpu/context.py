@@ -18,7 +18,7 @@ from eagle3_tools.bench.common.spread import Spread
 from eagle3_tools.bench.cpu.operations import SCOPES, Event, scopes_of
 from eagle3_tools.bench.cpu.phases import ENDLESS
 from serve.pair.loading import LoadedPair
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 POSITIONS = 262_144
 CONTEXTS = (1024, 4096, 16_384, 65_536, POSITIONS)
@@ -59,9 +59,9 @@ class LongEngine(Engine):
         known = Sequence.of(request, (), config.max_model_len, None)
         pages = self._replicas.first.pages
         pages.forget_all()
-        known.pages.extend(pages.take(length // config.page_size) or ())
+        known.pages.extend(pages.allocate(length // config.page_size) or ())
         self._replicas.first.prefixes.publish(known, length - 1)
-        pages.give_back(known.pages)
+        pages.release(known.pages)
         self.add(request)
         while not self.step():
             pass
@@ -79,12 +79,12 @@ class LongEngine(Engine):
         return scopes_of(program.as_text())  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def compare_contexts(pair: LoadedPair, repetitions: int, say: Say) -> list[ContextResult]:
+def compare_contexts(pair: LoadedPair, repetitions: int, notify: Notify) -> list[ContextResult]:
     """Return a result for each of CONTEXTS, which no round exceeds; first samples do not count."""
     engine, results = LongEngine(pair), []
     scopes, most = engine.round_scopes, 4 + 2 * ROUNDS + PROFILED
     for context in CONTEXTS:
-        say(f"rounds: context {context}")
+        notify(f"rounds: context {context}")
         steps, hosts, parts = [], [], []
         for repetition in range(1 + repetitions):
             engine.begin(context - most * engine.config.width, repetition)

@@ -8,7 +8,7 @@ from flax import nnx
 
 from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from pallas_kernels.self_check import Call, recorded_calls
 
 PATCHES = 1024
@@ -21,7 +21,7 @@ def tower_calls(config: VisionConfig) -> list[Call]:
     column: Any = jax.ShapeDtypeStruct((PATCHES,), jnp.int32)
     side = config.patch_size
     patches = jax.ShapeDtypeStruct((PATCHES, 3, side, side), jnp.uint8)
-    places = Places(*[column] * len(Places._fields))
+    places = PatchPositions(*[column] * len(PatchPositions._fields))
 
     def encode(weights: Any, *images: Any) -> Any:
         return nnx.merge(graph, weights)(*images)

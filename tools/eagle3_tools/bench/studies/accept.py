@@ -42,12 +42,12 @@ from serve.options.pair import DEMO_VISION
 from serve.options.parallel import (
     ONE_DEVICE,
     add_parallel_flags,
+    notify_of_interleaving,
     read_parallel_options,
-    say_interleaving,
 )
 from serve.options.speculation import read_speculation
 from serve.pair.loading import LoadedPair, build_engine, fit_length
-from serve.pair.notices import say_on_stderr
+from serve.pair.notices import print_to_stderr
 from serve.text_table import text_table
 
 TASK_TOKENS = 512
@@ -146,7 +146,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     """Measure accept length by category, in this process or on a server."""
     found, engine = conditions(), flags.engine
     parts, asked = engine.decode_context_parallel_size, flags.kv_cache_interleave_size
-    say_interleaving(asked, parts, engine.page_size, say_on_stderr)
+    notify_of_interleaving(asked, parts, engine.page_size, print_to_stderr)
     if flags.measure_kv_scales:
         _write_kv_scales(flags, console)
         return 0

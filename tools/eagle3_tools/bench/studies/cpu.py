@@ -22,7 +22,7 @@ from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
 from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from eagle3_tools.bench.studies.equal import describe
 from serve.pair.loading import LoadedPair
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 from serve.text_table import text_table
 
 PARTS = ("plain", "round", "context", "tower", "load")
@@ -73,9 +73,9 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     # Before JAX and torch start: both size their thread pools by the cores they may use.
     allowed = allowed_cores()
     found = conditions(pin(flags.core))
-    say = Console(stderr=True).print
+    notify = Console(stderr=True).print
     parts = PARTS if flags.only is None else (flags.only,)
-    plain = run_plain(flags.repetitions, flags.peers, say) if "plain" in parts else []
+    plain = run_plain(flags.repetitions, flags.peers, notify) if "plain" in parts else []
     towers = compare_towers(flags.repetitions) if "tower" in parts else []
     load = measure_load(target_directory(flags), flags.repetitions) if "load" in parts else None
     rounds, contexts, host_core = [], [], found.pinned_core
@@ -83,9 +83,9 @@ def run(flags: argparse.Namespace, console: Console) -> int:
         pair = given_pair(flags)
         host_core = move_host(allowed, found.pinned_core)
         if "round" in parts:
-            rounds = run_rounds(pair, flags.repetitions, flags.prompts, say)
+            rounds = run_rounds(pair, flags.repetitions, flags.prompts, notify)
         if "context" in parts:
-            contexts = compare_contexts(pair, flags.repetitions, say)
+            contexts = compare_contexts(pair, flags.repetitions, notify)
     record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, load, host_core)
     found.print_to(console, flags.repetitions)
     print_result(console, record)
@@ -232,34 +232,34 @@ def verdict(results: Sequence[RoundResult]) -> str:
     )
 
 
-def run_plain(repetitions: int, peers: Sequence[str], say: Say) -> list[PlainResult]:
+def run_plain(repetitions: int, peers: Sequence[str], notify: Notify) -> list[PlainResult]:
     """Compare plain decoding of the random model with `peers` of PEERS.
 
     Raises ImportError without torch, OSError without a C++ compiler for the compiled peer.
     """
     if COMPILED in peers:
         need_compiler()
-    say("plain decoding: preparing the random model and its copies in transformers")
+    notify("plain decoding: preparing the random model and its copies in transformers")
     target, bandwidth = random_target(), ReadBandwidth()
     copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
     results = []
     for batch in BATCHES:
-        say(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
+        notify(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
         results.append(compare_plain(target, copies, bandwidth, batch, repetitions))
     return results
 
 
 def run_rounds(
-    pair: LoadedPair, repetitions: int, per_category: int, say: Say
+    pair: LoadedPair, repetitions: int, per_category: int, notify: Notify
 ) -> list[RoundResult]:
     """Measure a pair's speculative round, and its accept length on held-out prompts."""
     prompts, results = held_out(pair.tokenizer, per_category), []
     accept: dict[int, AcceptRow] = {}
     for k in WIDTHS:
-        say(f"accept length: k={k} on {len(prompts)} held-out prompts")
+        notify(f"accept length: k={k} on {len(prompts)} held-out prompts")
         accept[k] = accept_table(pair, prompts, EngineConfig(k), temperature=0.0)[-1]
     for batch in BATCHES:
-        say(f"rounds: batch {batch}")
+        notify(f"rounds: batch {batch}")
         ids = [prompt.token_ids for prompt in prompts]
         chosen, answered = ([ids[i] for i in _spread(n, len(ids))] for n in (batch, ANSWERED))
         results += compare_rounds(pair, chosen, answered, accept, repetitions=repetitions)

@@ -21,9 +21,9 @@ from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
 from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.equality.cases import Case, Group, full_plan, quick_plan
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
-from serve.options.parallel import add_parallel_flags, say_interleaving
+from serve.options.parallel import add_parallel_flags, notify_of_interleaving
 from serve.pair.loading import LoadedPair
-from serve.pair.notices import say_on_stderr
+from serve.pair.notices import print_to_stderr
 
 REQUESTS_PER_TIE = 500
 PAGE_SIZE = 16
@@ -94,7 +94,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
             f"{flags.decode_context_parallel_size}"
         )
     parts, asked = flags.decode_context_parallel_size, flags.kv_cache_interleave_size
-    say_interleaving(asked, parts, PAGE_SIZE // parts, say_on_stderr)
+    notify_of_interleaving(asked, parts, PAGE_SIZE // parts, print_to_stderr)
     found, pair = conditions(), given_pair(flags)
     prompts = held_out(pair.tokenizer, flags.prompts or (QUICK_PROMPTS if flags.quick else PROMPTS))
     result = check_equal(

@@ -23,7 +23,7 @@ from eagle3_tools.bench.common.flags import add_shared, use_embedded_pair
 from eagle3_tools.bench.common.held_out import user_prompts
 from eagle3_tools.bench.load.http_client import Address, exchange, request
 from eagle3_tools.bench.load.server_process import metric, serving
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 REQUEST_TIMEOUT_S = 120.0
 WARM_UP_SHARE = 0.3
@@ -133,7 +133,9 @@ def print_result(console: Console, result: SoakRecord) -> None:
     console.print("nothing leaked" if result.holds else "SOMETHING LEAKED OR FAILED")
 
 
-async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say) -> SoakRecord:
+async def _soak(
+    flags: argparse.Namespace, pid: int, address: Address, notify: Notify
+) -> SoakRecord:
     outcomes, prompts = Counter[str](), user_prompts(flags.prompts)
     # The first requests start the processes that render chats, whose files stay open.
     first = random.Random(-1)
@@ -145,7 +147,7 @@ async def _soak(flags: argparse.Namespace, pid: int, address: Address, say: Say)
         _worker(address, prompts, random.Random(i), deadline, outcomes)
         for i in range(flags.concurrency)
     ]
-    memory = asyncio.create_task(_watch_memory(pid, deadline, outcomes, say))
+    memory = asyncio.create_task(_watch_memory(pid, deadline, outcomes, notify))
     await asyncio.gather(*workers)
     samples = await memory
     await asyncio.sleep(2)
@@ -234,11 +236,13 @@ async def _read(address: Address, body: dict[str, Any], patience: int | None) ->
     return "finished"
 
 
-async def _watch_memory(pid: int, deadline: float, outcomes: Counter[str], say: Say) -> list[float]:
+async def _watch_memory(
+    pid: int, deadline: float, outcomes: Counter[str], notify: Notify
+) -> list[float]:
     samples = []
     while time.monotonic() < deadline:
         samples.append(memory_mib(pid, "VmRSS"))
         if len(samples) % 30 == 1:
-            say(f"{deadline - time.monotonic():4.0f} s left, {samples[-1]:.0f} MiB, {outcomes}")
+            notify(f"{deadline - time.monotonic():4.0f} s left, {samples[-1]:.0f} MiB, {outcomes}")
         await asyncio.sleep(1)
     return samples

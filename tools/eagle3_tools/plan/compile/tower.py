@@ -24,7 +24,7 @@ from convert.command_line.parser import OneLineParser
 from convert.files.safetensors_files import read_json
 from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.layers.patch_positions import Places
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.vision.packing import bucket_of, largest_bucket
 from eagle3_tools.aot import Program, compile_program
 from eagle3_tools.aot.expectations import MIB, copy_problems, kernel_problems
@@ -106,12 +106,12 @@ def report_tower(job: Job) -> TowerReport:
     side = config.patch_size
     patches = jax.ShapeDtypeStruct((job.patches, 3, side, side), jnp.uint8)
 
-    def encode(weights: nnx.State, kept: Array, patches: Array, places: Places) -> Array:
+    def encode(weights: nnx.State, kept: Array, patches: Array, places: PatchPositions) -> Array:
         found = nnx.merge(graph, weights)(patches, places)
         return kept.at[:tokens].set(found.astype(kept.dtype))
 
     with refusals() as refused:
-        places = Places(*[column] * len(Places._fields))
+        places = PatchPositions(*[column] * len(PatchPositions._fields))
         program = compile_program(job.arch, encode, weights, kept, patches, places, donate=(1,))
     planned, total = encoding_bytes(config, job.patches), count(launches(program.hlo))
     per_block = _launches_per_block(program, config)

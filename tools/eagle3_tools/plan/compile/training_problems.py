@@ -5,7 +5,7 @@ from math import prod
 
 import jax
 
-from eagle3_jax.training.lesson import GPU_BLOCK
+from eagle3_jax.training.distillation import GPU_BLOCK
 from eagle3_tools.aot import Program
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.expectations import copy_problems, kernel_problems

@@ -10,9 +10,9 @@ from flax import nnx
 from jax import ShapeDtypeStruct
 
 from eagle3_jax.mesh import shard
+from eagle3_jax.training.distillation import TargetHead
 from eagle3_jax.training.draft import DraftModels, DraftRecipe, draft_update, split_draft
 from eagle3_jax.training.features import Features, feature_program
-from eagle3_jax.training.lesson import Teacher
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch
 from eagle3_jax.training.placement import Placement, training_mesh, with_whole_embedding
@@ -78,14 +78,14 @@ def _update(
     assert draft is not None, "a draft is trained"
     draft.embed_tokens = target.embed_tokens
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), (EMBEDDING,))
-    teacher, teacher_state = nnx.split(Teacher(target))
+    target_head, target_head_state = nnx.split(TargetHead(target))
     optimizer = adamw(1e-4, 1000)
     computed = target.embed_tokens.embedding.get_value().dtype
     recipe = DraftRecipe(options.unroll, dtype=computed)
-    update = draft_update(optimizer, DraftModels(graphdef, teacher), recipe)
+    update = draft_update(optimizer, DraftModels(graphdef, target_head), recipe)
     masters = jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, jnp.float32), params)
     state = placement.initial_shapes(optimizer, placement.params(masters))
-    frozen = placement.whole((rest, teacher_state))
+    frozen = placement.whole((rest, target_head_state))
     shape, config = batch.token_ids.shape, draft.config
     widths = config.num_aux * config.target_hidden_size, target.config.hidden_size
     rows: list[Any] = [ShapeDtypeStruct((*shape, width), computed) for width in widths]

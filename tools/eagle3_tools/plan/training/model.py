@@ -10,7 +10,7 @@ from flax import nnx
 
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.training.lesson import GPU_BLOCK
+from eagle3_jax.training.distillation import GPU_BLOCK
 from eagle3_jax.training.unroll import QUERY_BLOCK
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.model.attention_work import StepRows

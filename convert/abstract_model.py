@@ -20,7 +20,7 @@ Model = TypeVar("Model", Target, Eagle3Draft, VisionModel)
 
 
 @dataclass(frozen=True)
-class Outline(Generic[Model]):
+class AbstractModel(Generic[Model]):
     """An abstract model with the source of its parameters.
 
     Each abstract parameter has its final dtype, shape and sharding. The submodules in `shared`
@@ -50,13 +50,13 @@ class Outline(Generic[Model]):
         return self.model
 
 
-def outline(
+def abstract_model(
     model: Model,
     source: ParameterSource,
     activations: Activations,
     mesh: Mesh | None = None,
     shared: Collection[str] = (),
-) -> Outline[Model]:
+) -> AbstractModel[Model]:
     """Make the source's quantised kernels, place the model on the mesh, and check it.
 
     `activations` is the format that quantised weights are multiplied with. Raises ValueError if the
@@ -68,4 +68,4 @@ def outline(
         check_units(model.units, mesh)
         shard(model, mesh)
     source.check(named_variables(model, shared), shared)
-    return Outline(model, source, shared)
+    return AbstractModel(model, source, shared)

@@ -23,7 +23,7 @@ GPU_BLOCK, CPU_BLOCK = 256, 32
 head's weights; with more, a CPU core's cache would overflow."""
 
 
-class Teacher(nnx.Module):
+class TargetHead(nnx.Module):
     """The target's final norm and head, which turn its last states into logits."""
 
     def __init__(self, target: Target):
@@ -34,7 +34,7 @@ class Teacher(nnx.Module):
         return self.lm_head(self.norm(hidden)).astype(jnp.float32)
 
 
-class Lesson(NamedTuple):
+class DistillationTargets(NamedTuple):
     """The target's distribution over draft ids, and its most likely id as a draft id.
 
     If the draft lacks ids, `probs` sum to less than 1, and `best` is -1 if it lacks the best.
@@ -57,18 +57,20 @@ class DraftHead(nnx.Module):
         return self.lm_head(normed).astype(jnp.float32)
 
 
-def lesson(
-    teacher: Teacher, ids: Int[Array, " draft_vocab"] | None, hidden: Float[Array, "*rows hidden"]
-) -> Lesson:
+def distillation_targets(
+    target_head: TargetHead,
+    ids: Int[Array, " draft_vocab"] | None,
+    hidden: Float[Array, "*rows hidden"],
+) -> DistillationTargets:
     """Compute distillation targets from states; `ids` are target ids of a reduced vocabulary."""
-    full = jax.nn.softmax(teacher.logits(hidden), axis=-1)
+    full = jax.nn.softmax(target_head.logits(hidden), axis=-1)
     probs = full if ids is None else full[..., ids]
     covered = jnp.max(probs, axis=-1) == jnp.max(full, axis=-1)
-    return Lesson(probs, jnp.where(covered, jnp.argmax(probs, axis=-1), -1))
+    return DistillationTargets(probs, jnp.where(covered, jnp.argmax(probs, axis=-1), -1))
 
 
 def compare(
-    teacher: Teacher,
+    target_head: TargetHead,
     draft: Eagle3Draft,
     states: Sequence[Float[Array, "rows length hidden"]],
     hidden: Float[Array, "rows length hidden"],
@@ -83,7 +85,7 @@ def compare(
     size = min(block, hidden.shape[1])
     cut = partial(_blocks, size=size)
     ours, head = nnx.split(DraftHead(draft))
-    theirs, says = nnx.split(teacher)
+    theirs, says = nnx.split(target_head)
     fixed: Any = jax.lax.stop_gradient((says, draft.target_ids, cut(hidden[None]), cut(weights)))
     compared = _Compared(ours, theirs, divergence)
     # The result of custom_vjp has no type.
@@ -97,13 +99,13 @@ class _Compared(NamedTuple):
     """Static part of the comparison, without its arrays."""
 
     draft: nnx.GraphDef
-    teacher: nnx.GraphDef
+    target_head: nnx.GraphDef
     divergence: Divergence
 
     def block(self, head: Any, states: Array, given: tuple[Any, ...]) -> tuple[Array, Array]:
         """Return the weighted loss of a block [steps, rows, size, hidden] and where steps agree."""
-        teacher, ids, hidden, weights = given
-        taught = lesson(nnx.merge(self.teacher, teacher), ids, hidden[0])
+        target_head, ids, hidden, weights = given
+        taught = distillation_targets(nnx.merge(self.target_head, target_head), ids, hidden[0])
         logits = nnx.merge(self.draft, head).logits(states)
         losses = self.divergence(taught.probs, jax.nn.log_softmax(logits, axis=-1))
         agrees = _chooses(logits, jnp.broadcast_to(taught.best, logits.shape[:-1]))
@@ -114,10 +116,10 @@ class _Compared(NamedTuple):
 def _compare(
     compared: _Compared, head: Any, states: Array, fixed: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    teacher, ids, *blocks = fixed
+    target_head, ids, *blocks = fixed
 
     def block(total: Array, one: tuple[Array, ...]) -> tuple[Array, Array]:
-        loss, agrees = compared.block(head, one[0], (teacher, ids, *one[1:]))
+        loss, agrees = compared.block(head, one[0], (target_head, ids, *one[1:]))
         return total + loss, agrees
 
     return jax.lax.scan(block, jnp.float32(0), (states, *blocks))
@@ -127,11 +129,13 @@ def _forward(
     compared: _Compared, head: Any, states: Array, fixed: tuple[Any, ...]
 ) -> tuple[tuple[Array, Array], tuple[Any, Array]]:
     """Compute loss and gradients together; the head's gradient is summed in float32."""
-    teacher, ids, *blocks = fixed
+    target_head, ids, *blocks = fixed
     gradient_of = jax.value_and_grad(compared.block, argnums=(0, 1), has_aux=True)
 
     def block(sums: tuple[Any, Array], one: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
-        (loss, agrees), (of_head, of_states) = gradient_of(head, one[0], (teacher, ids, *one[1:]))
+        (loss, agrees), (of_head, of_states) = gradient_of(
+            head, one[0], (target_head, ids, *one[1:])
+        )
         return jax.tree.map(jnp.add, sums, (of_head, loss)), (agrees, of_states)
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), head)

@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 
-class AsSent(BaseModel):
+class RawPreservingModel(BaseModel):
     """Model that keeps the object it was parsed from.
 
     A dump orders keys by field declaration, so that the prompt would depend on the Python class.

@@ -7,13 +7,13 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from convert.abstract_model import AbstractModel
 from convert.device_memory import GIB
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.roles import check_roles
-from convert.load import outline_draft, outline_target
-from convert.outline import Outline
+from convert.load import prepare_draft, prepare_target
 from convert.text.tokenizer import Tokenizer, load_tokenizer
-from convert.vision import holds_vision, outline_vision
+from convert.vision import holds_vision, prepare_vision
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.initial_state import state_shapes
@@ -25,7 +25,7 @@ from eagle3_jax.speculative.state import DecodeState
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.generation_config import SamplingDefaults, read_sampling_defaults
-from serve.pair.notices import Say, notices, say_on_stderr
+from serve.pair.notices import Notify, notices, print_to_stderr
 
 
 def as_it_is(read: Tokenizer) -> Tokenizer:
@@ -34,15 +34,15 @@ def as_it_is(read: Tokenizer) -> Tokenizer:
 
 
 @dataclass(frozen=True)
-class PairOutline:
+class AbstractModels:
     """Abstract target, draft and vision model (or None), with the sources of their parameters.
 
     `mesh` has the devices that will hold them, None for one device.
     """
 
-    target: Outline[Target]
-    draft: Outline[Eagle3Draft] | None
-    vision: Outline[VisionModel] | None
+    target: AbstractModel[Target]
+    draft: AbstractModel[Eagle3Draft] | None
+    vision: AbstractModel[VisionModel] | None
     tokenizer: Tokenizer
     defaults: SamplingDefaults
     mesh: Mesh | None
@@ -60,7 +60,7 @@ class PairOutline:
         num_aux = draft.config.num_aux if draft else 0
         return state_shapes(target, draft, config, num_aux, self.mesh, rows)
 
-    def weights_needed(self, say: Say) -> dict[str, int]:
+    def weights_needed(self, notify: Notify) -> dict[str, int]:
         """Return the bytes of weights on each device by purpose."""
         needed = {"of the target's weights": self.target.device_bytes}
         if self.draft:
@@ -68,11 +68,11 @@ class PairOutline:
         if self.vision:
             needed["of vision"] = self.vision.device_bytes
             taken = self.vision.device_bytes / GIB
-            say(f"images are taken: vision has {taken:.2f} GiB on each device")
+            notify(f"images are taken: vision has {taken:.2f} GiB on each device")
         return needed
 
 
-def outline_pair(
+def prepare_pair(
     model: str | Path,
     draft: str | Path | None,
     options: LoadOptions = DEFAULTS,
@@ -81,9 +81,9 @@ def outline_pair(
     tokenizer: Path | None = None,
     vision: bool = False,
     split_vision: bool = False,
-    say: Say = say_on_stderr,
+    notify: Notify = print_to_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
-) -> PairOutline:
+) -> AbstractModels:
     """Describe a pair without reading weights; raises as `serve.pair.loading.load_pair`."""
     model, draft = find_checkpoint(model), find_checkpoint(draft) if draft else None
     check_roles(model, draft)
@@ -91,12 +91,12 @@ def outline_pair(
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))
     mesh = mesh_of_size(parallel)
-    with notices(say):
+    with notices(notify):
         models = _outlines(model, draft, options, parallel, mesh)
         seeing = None
         if vision and holds_vision(model):
-            seeing = outline_vision(model, mesh=mesh, split=split_vision)
-    return PairOutline(*models, seeing, read, defaults, mesh)
+            seeing = prepare_vision(model, mesh=mesh, split=split_vision)
+    return AbstractModels(*models, seeing, read, defaults, mesh)
 
 
 def _outlines(
@@ -105,11 +105,11 @@ def _outlines(
     options: LoadOptions,
     parallel: ParallelOptions,
     mesh: Mesh | None,
-) -> tuple[Outline[Target], Outline[Eagle3Draft] | None]:
+) -> tuple[AbstractModel[Target], AbstractModel[Eagle3Draft] | None]:
     """Return the abstract target and draft."""
     activations = options.quantize_activations
-    target = outline_target(model, mesh=mesh, quantize_activations=activations)
-    proposing = draft and outline_draft(
+    target = prepare_target(model, mesh=mesh, quantize_activations=activations)
+    proposing = draft and prepare_draft(
         draft,
         target.model,
         mesh=mesh if parallel.splits_draft else None,

@@ -9,7 +9,12 @@ import numpy as np
 
 from eagle3_jax.engine.programs.executor import Executor
 from eagle3_jax.engine.programs.processes.call import ProgramCall
-from eagle3_jax.engine.programs.processes.questions import About, Asked, slots_of, to_bytes
+from eagle3_jax.engine.programs.processes.queries import (
+    PendingQuery,
+    QueryKind,
+    queried_slots,
+    to_bytes,
+)
 
 Answer = Callable[[bytes | Exception], object]
 
@@ -17,7 +22,7 @@ Answer = Callable[[bytes | Exception], object]
 def follow(
     executor: Executor,
     decode: Callable[[bytes], ProgramCall],
-    messages: Iterable[bytes | Asked],
+    messages: Iterable[bytes | PendingQuery],
 ) -> None:
     """Run calls and answer questions until there are no more.
 
@@ -31,7 +36,7 @@ def follow(
     reading = ThreadPoolExecutor(1, "reads outputs")
     try:
         for message in messages:
-            if isinstance(message, Asked):
+            if isinstance(message, PendingQuery):
                 is_asked = True
                 _answer(message, executor, outputs, reading)
                 continue
@@ -43,25 +48,25 @@ def follow(
 
 
 def _answer(
-    asked: Asked, executor: Executor, outputs: tuple[Any, ...], reading: ThreadPoolExecutor
+    asked: PendingQuery, executor: Executor, outputs: tuple[Any, ...], reading: ThreadPoolExecutor
 ) -> None:
-    about = About(asked.question[0])
-    if about is About.OUTPUT:
+    about = QueryKind(asked.question[0])
+    if about is QueryKind.OUTPUT:
         output = jax.tree.leaves(outputs)[asked.question[1]]
         output.copy_to_host_async()
         reading.submit(_read, output, asked.answer)
-    elif about in (About.START_TRACE, About.STOP_TRACE):
+    elif about in (QueryKind.START_TRACE, QueryKind.STOP_TRACE):
         asked.answer(_trace(about, asked.question[1:].decode()).encode())
     else:
-        slots, pages = slots_of(asked.question), executor.pages
-        ask = pages.are_saved if about is About.SAVED_PAGES else pages.are_staged
+        slots, pages = queried_slots(asked.question), executor.pages
+        ask = pages.are_saved if about is QueryKind.SAVED_PAGES else pages.are_staged
         asked.answer(bytes((ask(slots),)))
 
 
-def _trace(about: About, directory: str) -> str:
+def _trace(about: QueryKind, directory: str) -> str:
     """Start or stop a trace; return the error if any, which is not fatal."""
     try:
-        if about is About.START_TRACE:
+        if about is QueryKind.START_TRACE:
             jax.profiler.start_trace(directory)
         else:
             jax.profiler.stop_trace()

@@ -7,7 +7,7 @@ from serve.kv_transfer.wire import Clock
 LOG_S = 10.0
 
 
-class SparseLog:
+class RateLimitedLog:
     """A log of one warning per LOG_S seconds, with the number of suppressed warnings."""
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:

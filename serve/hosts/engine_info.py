@@ -3,18 +3,18 @@
 import json
 import struct
 
-from eagle3_jax.engine.programs.processes.remote import Built
+from eagle3_jax.engine.programs.processes.remote import EngineInfo
 
 NUMBER = struct.Struct("<I")
 """Number of a question, sent before it and before its answer."""
 
 
-def to_json(built: Built) -> bytes:
+def to_json(info: EngineInfo) -> bytes:
     """Encode the fields as a JSON object."""
-    return json.dumps(built._asdict()).encode()
+    return json.dumps(info._asdict()).encode()
 
 
-def from_json(text: bytes) -> Built:
+def from_json(text: bytes) -> EngineInfo:
     """Decode the output of `to_json`."""
     fields = json.loads(text)
-    return Built(**fields | {"programs": tuple(fields["programs"])})
+    return EngineInfo(**fields | {"programs": tuple(fields["programs"])})

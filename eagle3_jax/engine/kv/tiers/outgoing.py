@@ -9,14 +9,14 @@ from eagle3_jax.engine.kv.tiers.host_tier import HostTier
 from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, KeyedSlot
 
 
-class Export(NamedTuple):
+class PromptPages(NamedTuple):
     """A prompt's pages, in order, under the name by which they are requested."""
 
     name: str
     pages: list[KeyedSlot]
 
 
-class _Kept(NamedTuple):
+class _Outgoing(NamedTuple):
     """State of one export: keys of the pages, held pages yet to be saved, and held slots."""
 
     keys: list[bytes]
@@ -24,14 +24,14 @@ class _Kept(NamedTuple):
     slots: list[int]
 
 
-class Exports:
+class OutgoingPages:
     """Saves prompts' pages into slots, oldest prompt first, and holds these slots."""
 
     def __init__(self, tier: HostTier, pages: PagePool):
         self._tier, self._pages = tier, pages
-        self._kept: dict[str, _Kept] = {}
+        self._by_name: dict[str, _Outgoing] = {}
         self._saving: deque[str] = deque()
-        self._ready: list[Export] = []
+        self._ready: list[PromptPages] = []
 
     @property
     def is_busy(self) -> bool:
@@ -41,31 +41,31 @@ class Exports:
     @property
     def num_held(self) -> int:
         """Number of held slots."""
-        return sum(len(kept.slots) for kept in self._kept.values())
+        return sum(len(kept.slots) for kept in self._by_name.values())
 
     def begin(self, name: str, keys: Sequence[bytes]) -> None:
         """Export the pages of these keys, as filled by the programs dispatched so far.
 
         A prompt that runs again after preemption is exported already.
         """
-        if name not in self._kept:
-            left = deque(map(KeyedPage, keys, self._pages.share(keys)))
-            self._kept[name] = _Kept(list(keys), left, [])
+        if name not in self._by_name:
+            left = deque(map(KeyedPage, keys, self._pages.acquire(keys)))
+            self._by_name[name] = _Outgoing(list(keys), left, [])
             self._saving.append(name)
 
-    def go_on(self) -> None:
+    def poll(self) -> None:
         """Start as many saves as may be in flight."""
         while self._saving:
             name = self._saving[0]
-            kept = self._kept[name]
+            kept = self._by_name[name]
             if kept.left and not self._tier.can_save:
                 return
             self._save_some(kept)
             if not kept.left:
                 self._saving.popleft()
-                self._ready.append(Export(name, list(map(KeyedSlot, kept.keys, kept.slots))))
+                self._ready.append(PromptPages(name, list(map(KeyedSlot, kept.keys, kept.slots))))
 
-    def take_ready(self) -> list[Export]:
+    def pop_ready(self) -> list[PromptPages]:
         """Return newly readable exports; a withdrawn export comes, perhaps again, without pages."""
         ready, self._ready = self._ready, []
         return ready
@@ -75,35 +75,35 @@ class Exports:
 
         Slots stay held until `release`, as a reader may use them; other pages are never saved.
         """
-        for name, kept in self._kept.items():
+        for name, kept in self._by_name.items():
             if keys is None or not {*keys}.isdisjoint(kept.keys):
                 self._give_up(kept)
                 kept.keys.clear()
                 self._ready = [export for export in self._ready if export.name != name]
                 if name not in self._saving:
-                    self._ready.append(Export(name, []))
+                    self._ready.append(PromptPages(name, []))
 
     def release(self, name: str) -> None:
         """Release an export that is no longer needed; ignore unknown names."""
-        if (kept := self._kept.pop(name, None)) is None:
+        if (kept := self._by_name.pop(name, None)) is None:
             return
         if name in self._saving:
             self._saving.remove(name)
         self._give_up(kept)
         for slot in kept.slots:
-            self._tier.let_go(slot)
+            self._tier.release_slot(slot)
 
-    def _save_some(self, kept: _Kept) -> None:
+    def _save_some(self, kept: _Outgoing) -> None:
         """Save up to one program's pages; give up the rest if slots run out."""
         batch = [kept.left.popleft() for _ in range(min(COPIED_PAGES, len(kept.left)))]
         self._tier.save(batch)
-        slots = self._tier.hold([key for key, _ in batch])
+        slots = self._tier.acquire([key for key, _ in batch])
         kept.slots.extend(slots)
-        self._pages.give_back([page for _, page in batch])
+        self._pages.release([page for _, page in batch])
         if len(slots) < len(batch):
             self._give_up(kept)
 
-    def _give_up(self, kept: _Kept) -> None:
+    def _give_up(self, kept: _Outgoing) -> None:
         """Release the pages that are not saved yet."""
-        self._pages.give_back([page for _, page in kept.left])
+        self._pages.release([page for _, page in kept.left])
         kept.left.clear()

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 
-class About(IntEnum):
+class QueryKind(IntEnum):
     """Subject of a question: its first byte.
 
     The following bytes are, for an output of the last call, its index among all leaves (one byte);
@@ -24,24 +24,24 @@ class About(IntEnum):
     STOP_TRACE = 4
 
 
-class Asked(NamedTuple):
+class PendingQuery(NamedTuple):
     """A question among calls. `answer` takes the answer or an error. Thread-safe."""
 
     question: bytes
     answer: Callable[[bytes | Exception], object]
 
 
-def about_output(place: int) -> bytes:
+def output_query(place: int) -> bytes:
     """Make the question for the value of an output."""
-    return bytes((About.OUTPUT, place))
+    return bytes((QueryKind.OUTPUT, place))
 
 
-def about_pages(about: About, slots: Int[np.ndarray, " slots"]) -> bytes:
+def pages_query(about: QueryKind, slots: Int[np.ndarray, " slots"]) -> bytes:
     """Make the question whether all these slots are saved, or staged on the devices."""
     return bytes((about,)) + slots.astype("<i4").tobytes()
 
 
-def slots_of(question: bytes) -> Int[np.ndarray, " slots"]:
+def queried_slots(question: bytes) -> Int[np.ndarray, " slots"]:
     """Return the slots in a question about pages."""
     return np.frombuffer(question, "<i4", offset=1)
 

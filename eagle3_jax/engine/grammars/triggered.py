@@ -9,7 +9,7 @@ from eagle3_jax.engine.grammars.interface import Matcher
 from eagle3_jax.sampling.token_mask import ALL_ALLOWED
 
 
-class PiecesMatcher:
+class TriggeredGrammar:
     """Matcher of a triggered grammar: only text between two marker tokens has a form.
 
     The model chooses the first marker, after which devices pause. See Matcher.

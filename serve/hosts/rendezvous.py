@@ -10,12 +10,12 @@ from zmq.utils.monitor import recv_monitor_message
 from serve.hosts.facts import Facts, difference, from_json, to_json
 from serve.hosts.messages import Kind, PeerLost
 from serve.options.hosts import HostOptions
-from serve.pair.notices import Say
+from serve.pair.notices import Notify
 
 MEET_S = 300.0
 """Timeout for all processes to arrive; pods of a group may start minutes apart."""
 LOOK_MS = 250
-"""Interval at which a waiting leader checks `given_up`."""
+"""Interval at which a waiting leader checks `abort_reason`."""
 Peer = tuple[bytes, str]
 """A process's ROUTER identity, and its name in messages."""
 HANDSHAKES = 3
@@ -34,18 +34,18 @@ def gather(
     router: zmq.Socket[bytes],
     hosts: HostOptions,
     facts: Facts,
-    say: Say,
-    given_up: Callable[[], str | None] = lambda: None,
+    notify: Notify,
+    abort_reason: Callable[[], str | None] = lambda: None,
 ) -> dict[int, Peer]:
     """Wait, as the leader, for all other processes.
 
-    A ValueError (one differs or is missing, or `given_up` gives a reason) is sent to them too.
+    A ValueError (one differs or is missing, or `abort_reason` gives a reason) is sent to them too.
     """
     peers: dict[int, Peer] = {}
     routes: list[bytes] = []
-    say(f"{hosts.leader}: waiting for the others at {hosts.calls_at}")
+    notify(f"{hosts.leader}: waiting for the others at {hosts.calls_at}")
     try:
-        for route, address, process, theirs in _hellos(router, hosts, peers, say, given_up):
+        for route, address, process, theirs in _hellos(router, hosts, peers, notify, abort_reason):
             routes.append(route)
             name = f"process {process} ({address})"
             if process in peers or process not in hosts.followers:
@@ -54,13 +54,13 @@ def gather(
             if problem := difference(name, facts, theirs, hosts.leader):
                 raise ValueError(problem)
             peers[process] = (route, name)
-            say(f"{name} is here")
+            notify(f"{name} is here")
             if len(peers) == len(hosts.followers):
                 break
     except ValueError as error:
-        _tell(router, routes, Kind.REFUSED, str(error).encode())
+        _send_end(router, routes, Kind.REFUSED, str(error).encode())
         raise
-    _tell(router, routes, Kind.WELCOME)
+    _send_end(router, routes, Kind.WELCOME)
     return peers
 
 
@@ -104,13 +104,13 @@ def _hellos(
     router: zmq.Socket[bytes],
     hosts: HostOptions,
     peers: Mapping[int, Peer],
-    say: Say,
-    given_up: Callable[[], str | None],
+    notify: Notify,
+    abort_reason: Callable[[], str | None],
 ) -> Iterator[tuple[bytes, str, int, Facts]]:
     """Yield route, address, id and facts of arriving processes; report strangers once."""
     deadline, strangers = time.monotonic() + MEET_S, set[str]()
     while (left := deadline - time.monotonic()) > 0:
-        if (reason := given_up()) is not None:
+        if (reason := abort_reason()) is not None:
             raise ValueError(reason)
         if not router.poll(min(_ms(left), LOOK_MS)):
             continue
@@ -120,7 +120,7 @@ def _hellos(
             yield route.bytes, address, *hello
         elif address not in strangers:
             strangers.add(address)
-            say(f"note: {address} sent something and is no process of ours")
+            notify(f"note: {address} sent something and is no process of ours")
     missing = [f"process {i}" for i in hosts.followers if i not in peers]
     raise ValueError(f"{', '.join(missing)} did not come to {hosts.calls_at} in {MEET_S:g} s")
 
@@ -131,7 +131,7 @@ def _hello(frames: list[bytes]) -> tuple[int, Facts] | None:
     return None
 
 
-def _tell(
+def _send_end(
     router: zmq.Socket[bytes], routes: Iterable[bytes], kind: Kind, payload: bytes = b""
 ) -> None:
     for route in routes:

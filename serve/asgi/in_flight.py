@@ -17,7 +17,7 @@ from serve.asgi.root_path import below_root
 from serve.engine.errors import ShuttingDown
 
 
-class Arrivals:
+class InFlightRequests:
     """The requests in flight. Used on the event loop only."""
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class Arrivals:
                 self._none_left.set()
 
 
-class Arriving:
+class InFlightMiddleware:
     """Middleware that counts requests. Late or cancelled ones get 503."""
 
-    def __init__(self, app: ASGIApp, arrivals: Arrivals) -> None:
+    def __init__(self, app: ASGIApp, in_flight: InFlightRequests) -> None:
         self._app = app
-        self._arrivals = arrivals
+        self._arrivals = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
