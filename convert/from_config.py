@@ -13,7 +13,7 @@ from convert.fill import shapes_of
 from convert.models.eagle3 import draft_rules
 from convert.models.rules import Rule, filled
 from convert.models.targets import target_files
-from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, MXFP4, W4A8
+from convert.published.forms import FORMS
 from convert.published.parameters import abstract_draft, abstract_target
 from convert.published.quantization_config import read_quantization_config
 from eagle3_jax.config import DraftConfig, read_target_config
@@ -24,8 +24,7 @@ from pallas_kernels import QuantFormat
 from pallas_kernels.quantized import ActivationFormat
 
 _ACTIVATIONS: dict[str, ActivationFormat] = {
-    form.weights: form.published_activations
-    for form in (FP8_CHANNEL, FP8_BLOCK, INT4_GROUP, MXFP4, W4A8)
+    form.weights: form.published_activations for form in FORMS
 }
 """Activation format of each weight format, for schemes that quantise activations."""
 MOST_LAYERS = 1000

@@ -17,7 +17,7 @@ from convert.hub.source import Source
 from convert.models.eagle3 import canonical_draft_name
 from convert.models.vision import PARTS as VISION_PARTS
 from convert.pairing import DraftForTarget, HeadChoice, check_target_ids
-from convert.published.directory import Published, open_published
+from convert.published.directory import Published, open_published, warn_of_unknown_fields
 from convert.published.parameters import (
     abstract_draft,
     abstract_target,
@@ -26,7 +26,6 @@ from convert.published.parameters import (
     plan_target,
     target_config_of,
 )
-from convert.published.unknown_fields import warn_of_unknown_fields
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.reader import is_store
 from convert.stored import Stored, open_stored

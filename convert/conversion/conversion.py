@@ -13,7 +13,7 @@ from convert.files.safetensors_files import DTYPES
 from convert.fill import named_variables
 from convert.models.eagle3 import canonical_draft_name
 from convert.pairing import check_target_ids
-from convert.published.directory import Published, open_published
+from convert.published.directory import Published, open_published, unknown_fields_notes
 from convert.published.parameters import (
     PublishedParameters,
     abstract_draft,
@@ -24,7 +24,6 @@ from convert.published.parameters import (
     target_config_of,
 )
 from convert.published.read_parameter import file_dtype
-from convert.published.unknown_fields import unknown_fields_notes
 from convert.published.vision import has_vision, with_vision
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.manifest import Origin

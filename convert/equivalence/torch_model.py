@@ -12,9 +12,9 @@ from safetensors import safe_open
 from torch import nn
 
 from convert.equivalence.torch_family import torch_family
-from convert.files.safetensors_files import DTYPES
-from convert.published.weights import PARTS
-from convert.quantize.decode import dequantize
+from convert.files.safetensors_files import open_checkpoint
+from convert.published.read_parameter import read_dequantized
+from convert.published.weights import find_weights
 
 PREFIXES = ("language_model.model.", "language_model.", "model.", "")
 
@@ -26,33 +26,23 @@ class PublishedTensors:
         files = sorted(directory.glob("*.safetensors"))
         opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
         self._files = {name: file for file in opened for name in file.keys()}
+        weights, _ = find_weights(open_checkpoint(directory).tensors.values())
+        self._quantized = {weight.name: weight for weight in weights if weight.form}
 
     def weight(self, module: str) -> torch.Tensor:
         """Return `module.weight` in float32, dequantised if the file stores it quantised."""
-        named = {part: self._find(f"{module}.{part}") for part in PARTS if part != "weight_shape"}
-        parts = {part: self._array(name) for part, name in named.items() if name is not None}
-        if not parts:
-            raise ValueError(f"the checkpoint has no {module}.weight")
-        return torch.from_numpy(dequantize(parts))
+        names = (prefix + f"{module}.weight" for prefix in PREFIXES)
+        found = next((self._quantized[name] for name in names if name in self._quantized), None)
+        if found is not None:
+            return torch.from_numpy(np.array(read_dequantized(found)))
+        return self.tensor(f"{module}.weight")
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return a tensor that is never quantised, in float32."""
-        found = self._find(name)
+        """Return a tensor that is not quantised, in float32."""
+        found = next((p + name for p in PREFIXES if p + name in self._files), None)
         if found is None:
             raise ValueError(f"the checkpoint has no {name}")
         return self._files[found].get_tensor(found).float()
-
-    def _find(self, name: str) -> str | None:
-        return next((p + name for p in PREFIXES if p + name in self._files), None)
-
-    def _array(self, name: str) -> np.ndarray:
-        """Return a tensor as NumPy, with ml_dtypes types for torch's bfloat16 and float8."""
-        tensor = self._files[name].get_tensor(name)
-        raw = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8}.get(tensor.dtype)
-        if raw is None:
-            return tensor.numpy()
-        narrow = DTYPES["BF16" if raw is torch.int16 else "F8_E4M3"]
-        return tensor.view(raw).numpy().view(narrow)
 
 
 class ChosenExperts(nn.Module):

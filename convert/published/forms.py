@@ -1,14 +1,126 @@
-"""The supported forms of quantised weights, recognised by their tensors alone."""
+"""The supported forms of quantised weights, recognised by their tensors alone.
+
+A form is one way to store a matrix [out, in] in the tensors of a checkpoint. Several forms may be
+of one format in memory (`pallas_kernels.quantized.formats`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from convert.published.form import FLOAT_SCALES, Form, PartReader, Shape
+from convert.files.box import Box
+from convert.files.safetensors_files import TensorInfo, read_box
 from convert.published.nibbles import Int4Order, flip_offset_binary, words_to_pairs
-from pallas_kernels.quantized import WEIGHT_FORMATS
-from pallas_kernels.quantized.formats import GROUP
+from pallas_kernels.quantized import WEIGHT_FORMATS, ActivationFormat
+
+Parts = Mapping[str, TensorInfo]
+Shape = tuple[int, ...]
+FLOAT_SCALES = ("F32", "BF16", "F16")
+VALUES_PER_WORD = {"F8_E4M3": 1, "U8": 2, "I32": 8}
+"""Matrix columns in one element of a values tensor, by its dtype."""
+
+
+@dataclass(frozen=True)
+class PartReader:
+    """Reader of a weight's tensors by name suffix: the tensor's box, or all of it without one.
+
+    `shape` is that of the matrix, [out, in].
+    """
+
+    parts: Parts
+    shape: Shape
+    boxes: Mapping[str, Box]
+
+    def __call__(self, part: str) -> np.ndarray:
+        return read_box(self.parts[part], self.boxes.get(part))
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One way to store a matrix [out, in] in several tensors.
+
+    `weights` names the format in memory. `parts` maps the last part of a tensor's name to its
+    allowed dtypes; the first tensor holds the values. `optional` is the same for tensors that may
+    be absent. `part_shapes` returns the allowed shapes of the other tensors, given out and in.
+    `values` and `scale` read and rearrange them. `published_activations` is the format that the
+    scheme's authors use.
+    """
+
+    label: str
+    weights: str
+    published_activations: ActivationFormat
+    parts: Mapping[str, tuple[str, ...]]
+    part_shapes: Callable[[int, int], Mapping[str, tuple[Shape, ...]]]
+    values: Callable[[PartReader], np.ndarray]
+    scale: Callable[[PartReader], np.ndarray]
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        """Name of the tensor that holds the values."""
+        return next(iter(self.parts))
+
+    @property
+    def values_per_word(self) -> int:
+        """Matrix columns in one element of the values tensor."""
+        return VALUES_PER_WORD[self.parts[self.main][0]]
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Tensors whose rows are those of the scale, or that hold a single number."""
+        return tuple(part for part in self.parts if part.startswith("weight_scale"))
+
+    def claims(self, parts: Parts) -> bool:
+        """Return whether the values tensor has this form, even if other tensors are missing."""
+        info = parts.get(self.main)
+        return info is not None and info.dtype in self.parts[self.main]
+
+    def lacks(self, parts: Parts) -> list[str]:
+        """Return the missing tensors of this form."""
+        return [name for name in self.parts if name not in parts]
+
+    def surplus(self, parts: Parts) -> list[str]:
+        """Return the tensors that this form does not have."""
+        return [name for name in parts if name not in {*self.parts, *self.optional}]
+
+    def distance(self, parts: Parts) -> int:
+        """Return the number of tensors that are missing, surplus or of another dtype."""
+        dtypes = {**self.parts, **self.optional}
+        other = sum(info.dtype not in dtypes.get(part, ()) for part, info in parts.items())
+        return other + len(self.lacks(parts))
+
+    def shape(self, parts: Parts) -> Shape:
+        """Return the matrix shape, [out, in]."""
+        *outer, last = parts[self.main].shape
+        return (*outer, last * self.values_per_word)
+
+    def misfits(self, parts: Parts) -> list[str]:
+        """Return errors in dtypes and shapes, from headers alone."""
+        dtypes = {**self.parts, **self.optional}
+        found = [
+            f"{info.name}: dtype must be one of {dtypes[part]}, got {info.dtype}"
+            for part, info in parts.items()
+            if info.dtype not in dtypes[part]
+        ]
+        if len(parts[self.main].shape) != 2:
+            info = parts[self.main]
+            return [*found, f"{info.name}: expected [out, in], got shape {info.shape}"]
+        for part, allowed in self.part_shapes(*self.shape(parts)).items():
+            info = parts.get(part)
+            if info is not None and info.shape not in allowed:
+                shapes = " or ".join(map(str, allowed))
+                found.append(f"{info.name}: expected shape {shapes}, got {info.shape}")
+        return found
+
 
 _FP8 = ("F8_E4M3",)
 _E8M0_NAN = 0xFF
+
+
+def _scale_shapes(weights: str, outputs: int, inputs: int) -> tuple[Shape, ...]:
+    """Return the one shape of a scale that is stored as the format keeps it in memory."""
+    return (WEIGHT_FORMATS[weights].scale_shape(outputs, inputs),)
 
 
 def _a_row(outputs: int) -> tuple[Shape, ...]:
@@ -49,9 +161,7 @@ FP8_BLOCK = Form(
     weights="fp8_block",
     published_activations="fp8_group",
     parts={"weight": _FP8, "weight_scale_inv": ("F32",)},
-    part_shapes=lambda *shape: {
-        "weight_scale_inv": (WEIGHT_FORMATS["fp8_block"].scale_shape(*shape),)
-    },
+    part_shapes=lambda *shape: {"weight_scale_inv": _scale_shapes("fp8_block", *shape)},
     values=_fp8_values,
     scale=lambda read: _finite(read("weight_scale_inv")),
 )
@@ -73,8 +183,8 @@ INT4_GROUP = Form(
         "weight_scale": FLOAT_SCALES,
         "weight_shape": ("I32", "I64"),
     },
-    part_shapes=lambda outputs, inputs: {
-        "weight_scale": ((outputs, inputs // GROUP),),
+    part_shapes=lambda *shape: {
+        "weight_scale": _scale_shapes("int4_group", *shape),
         "weight_shape": ((2,),),
     },
     values=_group_values,
@@ -94,7 +204,7 @@ MXFP4 = Form(
     weights="mxfp4",
     published_activations="mxfp4",
     parts={"weight": ("U8",), "weight_scale": ("U8", "F8_E8M0")},
-    part_shapes=lambda outputs, inputs: {"weight_scale": ((outputs, inputs // GROUP),)},
+    part_shapes=lambda *shape: {"weight_scale": _scale_shapes("mxfp4", *shape)},
     values=lambda read: read("weight"),
     scale=_exponents,
 )
@@ -143,3 +253,7 @@ def _int4(order: Int4Order) -> Form:
 
 INT4_LINEAR = _int4("linear")
 INT4_AWQ = _int4("awq")
+FORMS = (INT4_GROUP, MXFP4, W4A8, FP8_CHANNEL, FP8_BLOCK)
+"""All forms except INT4 per channel, whose order of nibbles no file states."""
+PARTS = frozenset(part for form in (*FORMS, INT4_LINEAR) for part in (*form.parts, *form.optional))
+"""Last parts of the names of all tensors that a form may have."""

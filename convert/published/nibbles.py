@@ -26,11 +26,6 @@ def unpack_pairs(pairs: np.ndarray) -> np.ndarray:
     return np.stack([pairs & 0xF, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], -1)
 
 
-def signed(nibbles: np.ndarray) -> np.ndarray:
-    """Interpret nibbles 0..15 as two's complement, int8 -8..7."""
-    return ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int8)
-
-
 def words_to_pairs(words: np.ndarray, order: Int4Order) -> np.ndarray:
     """Convert int32 [..., n] of eight nibbles each to uint8 [..., 4n], low nibble first."""
     pairs = np.ascontiguousarray(words).view(np.uint8)

@@ -12,7 +12,7 @@ from itertools import islice
 from convert.files.problems import listed
 from convert.models.rules import Layout, Rule, RuleTable, split_row
 from convert.published.directory import Published
-from convert.published.form import Form
+from convert.published.forms import Form
 from convert.published.quantization_config import contradictions
 from convert.published.weights import Weight
 

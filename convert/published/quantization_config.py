@@ -10,9 +10,9 @@ from typing import Any
 
 from convert.models.rules import Rule
 from convert.published.exclude import check_pattern, excluded, matches
-from convert.published.quantization_fields import QUANTIZATION_FIELDS
 from convert.published.weights import Weight
 from eagle3_jax.config.brief import brief
+from eagle3_jax.config.fields import Fields
 from eagle3_jax.config.published import read_mapping
 from pallas_kernels.quantized import ActivationFormat
 
@@ -112,18 +112,18 @@ def activations_of(config: QuantizationConfig | None, weight: Weight) -> Activat
 
 
 def _compressed_tensors(given: Mapping[str, Any]) -> QuantizationConfig:
-    groups = list(given["config_groups"].values())
-    if given.get("format") != "pack-quantized" or len(groups) != 1:
+    groups, format = list(given["config_groups"].values()), given.get("format")
+    if format not in _COMPRESSED_TENSORS or len(groups) != 1:
         raise ValueError(
-            "compressed-tensors must have format 'pack-quantized' and one group, got "
-            f"{brief(given.get('format'))} and {len(groups)}"
+            f"compressed-tensors must have format {' or '.join(map(repr, _COMPRESSED_TENSORS))} "
+            f"and one group, got {brief(format)} and {len(groups)}"
         )
+    stored, expected = _COMPRESSED_TENSORS[format]
     weights = groups[0]["weights"]
-    expected = {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}
     wrong = {name: weights.get(name) for name in expected if weights.get(name) != expected[name]}
     if wrong:
         raise ValueError(f"compressed-tensors weights must have {expected}, got {brief(wrong)}")
-    return QuantizationConfig(StoredScheme("int4_group", False), _patterns(given, "ignore"))
+    return QuantizationConfig(StoredScheme(stored, False), _patterns(given, "ignore"))
 
 
 def _fp8(given: Mapping[str, Any]) -> QuantizationConfig:
@@ -170,6 +170,13 @@ def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
     return StoredScheme(weights, inputs is not None)
 
 
+_COMPRESSED_TENSORS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "pack-quantized": (
+        "int4_group",
+        {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True},
+    ),
+}
+"""compressed-tensors' format -> our format, and the description of weights."""
 _QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[str, str | None]] = {
     (("fp8_e4m3", "per_channel"),): ("fp8_channel", "fp8_e4m3"),
     (("int4", "per_channel"),): ("int4_channel", None),
@@ -177,3 +184,73 @@ _QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[str, str | None]] = {
     (("fp8_e4m3", "per_tensor"), ("int4", "per_channel")): ("int4_channel", "fp8_e4m3"),
 }
 """dtype and qscheme of the stages of Quark's weights -> our format, and the dtype of inputs."""
+
+_TENSOR = Fields(
+    read=("dtype", "qscheme"),
+    only={"symmetric": (True,), "group_size": (32,)},
+    ignored=(
+        *("ch_axis", "is_dynamic", "is_scale_quant", "mx_element_dtype", "observer_cls"),
+        *("round_method", "scale_calculation_mode", "scale_format", "scale_type", "block_size"),
+        *("zero_point_type", "enable_buffer_reuse", "max_input_numel"),
+    ),
+)
+_SPEC = Fields(
+    only={"output_tensors": (), "bias": ()},
+    ignored=("target_device",),
+    objects={
+        "weight": _TENSOR,
+        "input_tensors": _TENSOR.extended(
+            only={"is_dynamic": (True,), "scale_calculation_mode": ("even",)}
+        ),
+    },
+)
+_GROUP = Fields(
+    only={
+        "targets": (["Linear"],),
+        "format": ("pack-quantized",),
+        "input_activations": (),
+        "output_activations": (),
+    },
+    objects={
+        "weights": Fields(
+            read=("num_bits", "type", "group_size", "symmetric"),
+            only={
+                "strategy": ("group",),
+                "dynamic": (False,),
+                "actorder": ("static", "weight"),  # columns keep their order
+                "block_structure": (),
+            },
+            ignored=("observer", "observer_kwargs", "scale_dtype", "zp_dtype"),
+        )
+    },
+)
+QUANTIZATION_FIELDS: Mapping[str, Fields] = {
+    "compressed-tensors": Fields(
+        read=("quant_method", "format", "ignore"),
+        only={"kv_cache_scheme": (), "sparsity_config": ({},), "transform_config": ({},)},
+        ignored=("quantization_status", "global_compression_ratio", "version"),
+        objects={"config_groups": Fields(objects={"*": _GROUP})},
+    ),
+    "quark": Fields(
+        read=("quant_method", "exclude"),
+        only={
+            "layer_type_quant_config": ({},),
+            "kv_cache_quant_config": ({},),
+            "softmax_quant_spec": (),
+        },
+        ignored=("algo_config", "export", "kv_cache_post_rope", "quant_mode", "version"),
+        objects={
+            "global_quant_config": _SPEC,
+            "layer_quant_config": Fields(objects={"*": _SPEC}),
+        },
+    ),
+    "fp8": Fields(
+        read=("quant_method", "weight_block_size", "modules_to_not_convert"),
+        only={
+            "activation_scheme": ("dynamic",),
+            "fmt": ("float8_e4m3fn", "e4m3"),
+            "scale_fmt": (),
+        },
+    ),
+}
+"""Name of a tool in `quant_method` -> the fields of its section."""

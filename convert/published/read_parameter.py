@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from convert.files.box import Box, box_shape, scaled, whole
 from convert.files.safetensors_files import DTYPES, read_box
 from convert.files.slabs import row_slabs
-from convert.published.form import PartReader
+from convert.published.forms import PartReader
 from convert.published.plan import Source
 from convert.published.weights import Weight
 from pallas_kernels import QuantFormat, QuantizedArray, dequantize
@@ -83,7 +83,7 @@ def _copy(source: Source, box: Box, out: np.ndarray) -> None:
     """Fill a box from one weight in slabs, because Kimi's head alone is 2 GiB."""
     layout, info = source.layout, source.weight.tensor
     if source.weight.form is not None or layout.read_whole:
-        tensor = _dequantized(source.weight) if source.weight.form else read_box(info)
+        tensor = read_dequantized(source.weight) if source.weight.form else read_box(info)
         out[...] = layout.load(tensor)[source.part][box]
         return
     wanted = layout.tensor_box(box)
@@ -110,10 +110,21 @@ def _place(out: np.ndarray, values: np.ndarray) -> None:
         out[start : start + TILE] = np.array(tile, out.dtype, order="C").T
 
 
-def _dequantized(weight: Weight) -> np.ndarray:
-    assert weight.form is not None, "only quantised weights need it"
-    values, scale = (jnp.asarray(_read_part(weight, which)) for which in ("values", "scale"))
-    return np.asarray(dequantize(QuantizedArray(values, scale, QuantFormat(weight.form.weights))))
+def read_dequantized(weight: Weight, rows: slice | None = None) -> np.ndarray:
+    """Read a quantised weight in float32, or `rows` of it, which begin where a block begins."""
+    assert weight.form is not None, "plain weights are read as they are"
+    format, (outputs, inputs) = QuantFormat(weight.form.weights), weight.shape
+    rows = slice(0, outputs) if rows is None else rows
+    block = format.stored.shared[0]
+    boxes = {
+        "values": (rows, slice(0, inputs // format.stored.values_per_byte)),
+        "scale": (
+            slice(rows.start // block, -(-rows.stop // block)),
+            *whole(format.stored.scale_shape(outputs, inputs)[1:]),
+        ),
+    }
+    values, scale = (jnp.asarray(_read_part(weight, which, box)) for which, box in boxes.items())
+    return np.asarray(dequantize(QuantizedArray(values, scale, format)))
 
 
 def _read_part(weight: Weight, which: str, box: Box | None = None) -> np.ndarray:

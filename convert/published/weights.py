@@ -10,28 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from convert.files.safetensors_files import TensorInfo
-from convert.published.form import Form, Parts
-from convert.published.forms import (
-    FP8_BLOCK,
-    FP8_CHANNEL,
-    INT4_AWQ,
-    INT4_GROUP,
-    INT4_LINEAR,
-    MXFP4,
-    W4A8,
-)
+from convert.published.forms import FORMS, INT4_AWQ, INT4_LINEAR, PARTS, Form, Parts
 
 Int4OrderChoice = Literal["auto", "linear", "awq"]
 
-PARTS = (
-    "weight",
-    "weight_packed",
-    "weight_scale",
-    "weight_scale_2",
-    "weight_scale_inv",
-    "weight_shape",
-    "weight_zero_point",
-)
 _PLAIN_DTYPES = ("F32", "BF16", "F16")
 
 
@@ -109,14 +91,16 @@ def assumed_orders(weights: Iterable[Weight], asked: Int4OrderChoice) -> list[st
 
 def _is_plain(parts: Parts) -> bool:
     """Return whether a weight is a lone tensor, except a `weight` whose dtype requires scales."""
-    if parts.keys() & set(PARTS):
+    if parts.keys() & PARTS:
         return set(parts) == {"weight"} and parts["weight"].dtype in _PLAIN_DTYPES
     return True
 
 
 def _form_of(name: str, parts: Parts, int4_order: Int4OrderChoice) -> tuple[Form | None, list[str]]:
     """Return the form of these tensors, and the errors in them."""
-    candidates = [form for form in _forms(parts, int4_order) if form.claims(parts)]
+    awq = int4_order == "awq" or (int4_order == "auto" and "weight_zero_point" in parts)
+    known = (*FORMS, INT4_AWQ if awq else INT4_LINEAR)
+    candidates = [form for form in known if form.claims(parts)]
     if not candidates:
         listed = ", ".join(f"{part} ({info.dtype})" for part, info in parts.items())
         return None, [f"{name}: no known form of weights has the tensors {listed}"]
@@ -126,15 +110,9 @@ def _form_of(name: str, parts: Parts, int4_order: Int4OrderChoice) -> tuple[Form
     return None, list(_nearest(name, parts, candidates))
 
 
-def _forms(parts: Parts, int4_order: Int4OrderChoice) -> Iterator[Form]:
-    exported_from_memory = int4_order == "auto" and "weight_zero_point" in parts
-    yield from (INT4_GROUP, MXFP4, W4A8, FP8_CHANNEL, FP8_BLOCK)
-    yield INT4_AWQ if exported_from_memory or int4_order == "awq" else INT4_LINEAR
-
-
 def _nearest(name: str, parts: Parts, candidates: list[Form]) -> Iterator[str]:
     """Yield the missing and surplus tensors compared with the closest candidate form."""
-    form = min(candidates, key=lambda f: len(f.lacks(parts)) + len(f.surplus(parts)))
+    form = min(candidates, key=lambda form: form.distance(parts))
     module = name.removesuffix("weight")
     for part in form.lacks(parts):
         yield f"{module}{part}: missing; {form.label} needs it beside {form.main}"

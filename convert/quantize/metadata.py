@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convert.published.forms import FP8_BLOCK, INT4_GROUP
-from convert.quantize.schemes.quantizer import Quantizer
+from convert.quantize.schemes import Quantizer
 from convert.quantize.select import ExcludeStyle, Selection
 from pallas_kernels.quantized.formats import BLOCK, GROUP
 

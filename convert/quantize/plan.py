@@ -1,12 +1,34 @@
-"""Lay out the files of a quantised checkpoint, from headers alone."""
+"""Lay out the files of a quantised checkpoint from headers alone, and write them.
 
+One slab of rows is in memory at a time, whatever the size of the shards.
+"""
+
+import math
+import os
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from convert.files.safetensors_files import Checkpoint, TensorInfo
-from convert.quantize.schemes.quantizer import Part, Quantizer
+import numpy as np
+
+from convert.files.safetensors_files import (
+    DTYPES,
+    Checkpoint,
+    TensorInfo,
+    encode_header,
+    read_rows,
+)
+from convert.files.slabs import row_slabs
+from convert.quantize.schemes import Part, Quantizer
 from convert.quantize.select import Selection
 
+Advance = Callable[[int], None]
+"""A function that receives the number of source bytes read since its last call."""
+Append = Callable[[str, bytes], None]
+"""A function that writes the next bytes of one tensor."""
+SHAPE = "weight_shape"
 WEIGHT = "weight"
 LISTED = 20
 """Maximum number of weights that an error names."""
@@ -61,3 +83,68 @@ def parts_of(info: TensorInfo, scheme: Quantizer | None) -> dict[str, Part]:
         return {info.name: Part(info.dtype, info.shape)}
     module = info.name.removesuffix(WEIGHT)
     return {module + part: written for part, written in scheme.parts(info.shape).items()}
+
+
+def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
+    """Write every safetensors file; ValueError, naming the weight, if one is not finite."""
+    by_file: defaultdict[str, list[TensorInfo]] = defaultdict(list)
+    for info in plan.source.tensors.values():
+        by_file[info.file.name].append(info)
+    for file, tensors in by_file.items():
+        with _shard_file(directory / file, plan.files[file]) as append:
+            for info in tensors:
+                if info.name in plan.quantized:
+                    _write_quantized(append, info, plan.scheme, advance)
+                else:
+                    _copy(append, info, advance)
+
+
+@contextmanager
+def _shard_file(path: Path, parts: Mapping[str, Part]) -> Iterator[Append]:
+    """Create a file with a complete header; its tensors are appended in parts, in any order."""
+    # Widest dtypes first, so that all tensors are aligned.
+    order = sorted(parts, key=lambda name: (-DTYPES[parts[name].dtype].itemsize, name))
+    header, offsets = encode_header((n, parts[n].dtype, parts[n].shape) for n in order)
+    ends = {name: offsets[name] + part.nbytes for name, part in parts.items()}
+    with path.open("xb") as file:
+
+        def append(name: str, data: bytes) -> None:
+            file.seek(offsets[name])
+            file.write(data)
+            offsets[name] += len(data)
+
+        file.write(header)
+        yield append
+        assert offsets == ends, "a tensor is not whole"
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_quantized(append: Append, info: TensorInfo, scheme: Quantizer, advance: Advance) -> None:
+    module = info.name.removesuffix(WEIGHT)
+    if SHAPE in scheme.parts(info.shape):
+        append(module + SHAPE, np.array(info.shape, np.int32).tobytes())
+    for rows in row_slabs(info.shape[0], info.shape[1], scheme.row_block):
+        weight = read_rows(info, rows)
+        _require_finite(info, rows, weight)
+        for part, values in scheme.encode(weight).items():
+            append(module + part, values.tobytes())
+        advance(weight.nbytes)
+
+
+def _copy(append: Append, info: TensorInfo, advance: Advance) -> None:
+    rows, *columns = info.shape or (1,)
+    for slab in row_slabs(rows, math.prod(columns)):
+        part = read_rows(info, slab)
+        append(info.name, part.tobytes())
+        advance(part.nbytes)
+
+
+def _require_finite(info: TensorInfo, rows: slice, weight: np.ndarray) -> None:
+    finite = np.isfinite(weight)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
+        raise ValueError(
+            f"{info.name} in {info.file} holds {weight[row, column]} at "
+            f"[{rows.start + row}, {column}]; a weight must be finite to be quantised"
+        )

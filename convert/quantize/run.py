@@ -12,10 +12,9 @@ from typing import Any
 from convert.files.safetensors_files import INDEX_FILE, open_checkpoint, read_json
 from convert.hub.files import WEIGHT_SUFFIXES
 from convert.quantize.metadata import with_quantization, written_excludes
-from convert.quantize.plan import QuantizePlan, make_quantize_plan
-from convert.quantize.schemes.quantizer import Quantizer
+from convert.quantize.plan import Advance, QuantizePlan, make_quantize_plan, write_files
+from convert.quantize.schemes import Quantizer
 from convert.quantize.select import ExcludeStyle, select
-from convert.quantize.stream import Advance, write_files
 
 CONFIG_FILE = "config.json"
 LARGEST_COPY = 1 << 28

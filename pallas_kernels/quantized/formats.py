@@ -122,6 +122,8 @@ class WeightFormat:
         rows, columns = self.shared
         if columns is None:
             return (outputs,)
+        if not self.in_blocks:
+            return (outputs, inputs // columns)
         return (math.ceil(outputs / rows), math.ceil(inputs / columns))
 
     def spread(

@@ -20,7 +20,7 @@ from convert.hub.source import Source
 from convert.load import prepare_draft
 from convert.models.config_json import draft_to_hf
 from convert.pairing import DraftForTarget
-from convert.published.unknown_fields import warn_of_unknown_fields
+from convert.published.directory import warn_of_unknown_fields
 from eagle3_jax.config import (
     DraftConfig,
     KimiConfig,

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from decoding import dequantize
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 
 from convert import load_target
-from convert.quantize.decode import dequantize
 from convert.quantize.schemes import scheme_of
 from eagle3_jax.full_pass import forward
 from pallas_kernels import QuantFormat

@@ -15,8 +15,8 @@ from convert import load_draft, load_target
 from convert.conversion.cli import main as convert
 from convert.conversion.conversion import open_conversion
 from convert.from_config import draft_from_config, target_from_config
+from convert.published.directory import unknown_fields
 from convert.published.quantization_config import read_quantization_config
-from convert.published.unknown_fields import unknown_fields
 from convert.quantize.cli import main as quantize
 from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.config.draft_layouts import is_draft

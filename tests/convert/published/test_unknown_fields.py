@@ -10,8 +10,8 @@ from oracle_files import ORACLES
 
 from convert import load_draft, load_target
 from convert.conversion.cli import main
+from convert.published.directory import unknown_fields
 from convert.published.quantization_config import read_quantization_config
-from convert.published.unknown_fields import unknown_fields
 from eagle3_jax.config import DraftConfig, read_target_config
 from eagle3_jax.config.draft_layouts import is_draft
 from eagle3_jax.models.target import Target

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoding import dequantize
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 from quantizing import quantized
 
 from convert.files.safetensors_files import open_checkpoint
 from convert.quantize.compare import compare
-from convert.quantize.decode import dequantize
 from convert.quantize.report import comparison_json
 
 SOURCE = ORACLES / "quantizer/source"

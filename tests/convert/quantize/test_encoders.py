@@ -6,6 +6,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding import dequantize, signed
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_files import ORACLES
@@ -16,14 +17,10 @@ from convert.published.nibbles import (
     flip_offset_binary,
     pack_pairs,
     pairs_to_words,
-    signed,
     unpack_pairs,
     words_to_pairs,
 )
-from convert.quantize.decode import dequantize
-from convert.quantize.schemes import scheme_of
-from convert.quantize.schemes.fp8 import to_e4m3
-from convert.quantize.schemes.mxfp4 import e2m1_codes
+from convert.quantize.schemes import e2m1_codes, scheme_of, to_e4m3
 from convert.quantize.select import SCHEME_NAMES
 
 VECTORS = read_json(ORACLES / "published/test_vectors.json")

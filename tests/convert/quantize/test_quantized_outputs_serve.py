@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding import dequantize
 from edited import Tensors, copy_edited
 from oracle_files import ORACLES
 from quantizing import quantized
@@ -18,7 +19,6 @@ from convert.files.safetensors_files import Checkpoint
 from convert.published.weights import parts_by_weight
 from convert.quantize import accept_change
 from convert.quantize.accept_change import accept_length, read_prompts
-from convert.quantize.decode import dequantize
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generation import Generation
 from eagle3_jax.models.target import Target

@@ -11,7 +11,7 @@ from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
-from convert.published.unknown_fields import warn_of_unknown_fields
+from convert.published.directory import warn_of_unknown_fields
 from convert.published.vision import abstract_vision, read_preprocessor
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from convert.quantize.schemes.fp8 import encode_channels
-from convert.quantize.schemes.mxfp4 import encode_mxfp4
+from convert.quantize.schemes import encode_fp8_channels, encode_mxfp4
 from eagle3_jax.config import DraftConfig, KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.engine import EngineConfig, Request
 from eagle3_jax.layers.quantized import QuantizedKernel, quantize_structure
@@ -106,7 +105,7 @@ def small_pair(format: str = "bf16") -> SmallPair:
     draft = structured_draft(target, codes, rng, DRAFT)
     if format == "mxfp4":
         _quantize(target, _MXFP4_PATHS, QuantFormat("mxfp4", "mxfp4"), encode_mxfp4)
-        _quantize(draft, _FP8_PATHS, QuantFormat("fp8_channel", "fp8_token"), encode_channels)
+        _quantize(draft, _FP8_PATHS, QuantFormat("fp8_channel", "fp8_token"), encode_fp8_channels)
     return SmallPair(target, draft)
 
 

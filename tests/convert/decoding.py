@@ -1,12 +1,11 @@
-"""Dequantise weights to float32 in NumPy, in order to compare checkpoints."""
+"""A decoder of quantised weights in NumPy, independent of the loader's."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from convert.published.nibbles import flip_offset_binary, signed, unpack_pairs, words_to_pairs
-from convert.quantize.schemes.fp8 import spread
-from convert.quantize.schemes.mxfp4 import BIAS
+from convert.published.nibbles import flip_offset_binary, unpack_pairs, words_to_pairs
+from convert.quantize.schemes import spread
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -43,7 +42,7 @@ def dequantize(parts: Mapping[str, np.ndarray]) -> np.ndarray:
 def _with_one_scale(weight: np.ndarray, scale: np.ndarray, awq: bool) -> np.ndarray:
     match weight.dtype.name:
         case "uint8":
-            exponents = scale.view(np.uint8).astype(np.int32) - BIAS
+            exponents = scale.view(np.uint8).astype(np.int32) - 127
             return _in_groups(_E2M1[unpack_pairs(weight)], np.ldexp(np.float32(1), exponents))
         case "int32":
             # Only exports with zero points are in AWQ order, whatever the configuration states.
@@ -51,6 +50,11 @@ def _with_one_scale(weight: np.ndarray, scale: np.ndarray, awq: bool) -> np.ndar
         case "float8_e4m3fn":
             return weight.astype(np.float32) * _column(scale)
     raise ValueError(f"no known form of a quantised weight holds {weight.dtype}")
+
+
+def signed(nibbles: np.ndarray) -> np.ndarray:
+    """Interpret nibbles 0..15 as two's complement, int8 -8..7."""
+    return ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int8)
 
 
 def _int4(pairs: np.ndarray) -> np.ndarray:
