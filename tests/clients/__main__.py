@@ -38,7 +38,7 @@ def _runs(flags: argparse.Namespace) -> Iterator[Run]:
 
 
 def _over_a_script(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
-    """What needs a model that calls tools."""
+    """Run the clients that need a model that calls tools."""
     environments = flags.environments.resolve()
     for library in LIBRARIES:
         if _wanted(library.name, flags):
@@ -69,7 +69,7 @@ def _over_the_demo(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
 
 
 def _over_pictures(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
-    """What is asked of the embedded pair that sees."""
+    """Run the clients that ask the embedded pair about images."""
     clients = [client for client in seeing_clients.CLIENTS if _wanted(client.name, flags)]
     if not clients:
         return

@@ -1,4 +1,4 @@
-"""What a client of other people is to us: how it is installed, called, and its result file read."""
+"""A third-party client: how to install and call it, and how to read its result file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What clients are installed in: virtual environments for those that agree, and npm's folder."""
+"""Environments of clients: virtual environments shared by those that agree, and npm's folder."""
 
 import subprocess
 import sys

@@ -38,7 +38,7 @@ def read(results: Path) -> Counts:
 
 
 def read_samples(results: Path) -> list[dict[str, Any]]:
-    """What was asked and answered, all tasks after each other."""
+    """Return questions and answers of all tasks, one task after the other."""
     files = results.glob("out/**/samples_*.jsonl")
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 

@@ -1,4 +1,4 @@
-"""What locust users do: so many completions and chats, streamed and whole, then they leave."""
+"""Locust users: each sends completions and chats, streamed and whole, then leaves."""
 
 import json
 

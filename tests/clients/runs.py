@@ -58,7 +58,6 @@ def demo_server(
 
 
 def is_healthy(url: str) -> bool:
-    """Whether /health answers 200."""
     return status_of(f"{url}/health") == HTTPStatus.OK
 
 

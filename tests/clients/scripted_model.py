@@ -36,7 +36,7 @@ class ScriptedModel(ScriptedEngine):
     """As a model's: outputs that come at once are one piece of a stream."""
 
     def answer(self, request: Request, sibling: int) -> Sequence[int]:
-        """What is said, behind a thought where the prompt ends in one."""
+        """Return the text to say, after a thought if the prompt ends in one."""
         prompt = self.tokenizer.decode(request.prompt_ids)
         thought = "I multiply.</think>" * prompt.endswith("<think>")
         return self.tokenizer.encode(thought + _said(prompt), add_special=True)

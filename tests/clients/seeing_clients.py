@@ -56,7 +56,7 @@ def openai_accuracy(results: Path) -> float:
 
 
 def lm_eval_command(server: Server, results: Path, *, questions: int = QUESTIONS) -> list[str]:
-    """As for tasks of text; the image goes along where a task has `doc_to_image`."""
+    """The command for tasks of text; a task with `doc_to_image` adds its image."""
     directory = results / PICTURES
     write_questions(directory, questions, SEED)
     (directory / "pictures.yaml").write_text(YAML.format(task=TASK, data=directory / FILE))

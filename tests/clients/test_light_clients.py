@@ -18,7 +18,7 @@ from vllm_wire import Subscriber, apply
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where the server publishes KV events, and replays them."""
+    """Addresses at which the server publishes KV events and replays them."""
     directory = tmp_path_factory.mktemp("events")
     return {name: f"ipc://{directory}/{name}" for name in ("endpoint", "replay_endpoint")}
 

@@ -1,4 +1,4 @@
-"""What is saved is the published form, bit for bit what was loaded."""
+"""A saved model has the published form and, bit for bit, the loaded weights."""
 
 import json
 from pathlib import Path

@@ -150,7 +150,7 @@ def test_host_memory_holds_one_parameter_of_a_reader_at_a_time(
 
 
 class SmallDevice:
-    """What a GPU tells of its memory."""
+    """A device that reports the memory of a small GPU."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -32,7 +32,7 @@ def shared_target() -> Target:
 
 
 def shared_draft(kind: str, target: Target) -> Eagle3Draft:
-    """Of this target, with `grouped` or `latent` attention."""
+    """The draft of this target, with `grouped` or `latent` attention."""
     if context_parts.PARTS == 1:
         return {"grouped": tiny_draft, "latent": latent_draft}[kind](target)
     draft = DRAFTS[kind](target)

@@ -57,7 +57,7 @@ def with_features(request: Request, ids: Rows[int]) -> list[int]:
 
 @dataclass
 class Slot:
-    """What the device keeps of a sequence: all its tokens, of which the last has no KV yet."""
+    """The device's state of a sequence: all its tokens, of which the last has no KV yet."""
 
     tokens: list[int]
     sequence: Sequence
@@ -221,14 +221,14 @@ class SimulatedRunner:
         return min(self.asked[slot] for slot in slots) > self.copy_steps
 
     def _rows_of(self, page: int) -> tuple[dict[int, Any], dict[int, Any]]:
-        """What target and draft have in it now, by offset."""
+        """Return the page's current rows of target and draft, by offset."""
         memories = self.memory, self.draft_memory
         offsets = range(self.config.page_size)
         target, draft = ({o: m[page, o] for o in offsets if (page, o) in m} for m in memories)
         return target, draft
 
     def agreeing(self, slot: Slot) -> int:
-        """How many drafts the target would have chosen too: a function of the history as well."""
+        """Return how many drafts the target would choose too, a function of the history."""
         return zlib.crc32(repr(slot.tokens).encode()) % (self.drafts + 1)
 
     def _advance(

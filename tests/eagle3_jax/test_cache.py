@@ -1,4 +1,4 @@
-"""Where rows of a paged cache go: over page borders, at the last of 262,144 positions, on pages
+"""Places of rows in a paged cache: over page borders, at the last of 262,144 positions, on pages
 beyond 2^16 and in a pool of more than 2^31 numbers."""
 
 from functools import partial
@@ -28,7 +28,6 @@ TABLE = np.array([[5, 2, 7], [3, 6, 0]], np.int32)
 
 
 def write_rows(pool: KVPool, rows: jax.Array, view: PageView) -> KVPool:
-    """As the contracts of what caches do."""
     stored, scale = rows_and_scale(pool)
     rows = as_stored(rows, scale)
     return with_rows(pool, scatter_rows(stored, rows, view.write_pages, view.write_offsets))

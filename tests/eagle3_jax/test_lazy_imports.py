@@ -1,4 +1,4 @@
-"""What reads flags and checks options must not wait for JAX."""
+"""Reading flags and checking options does not import JAX."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""How often a model of many layers is traced."""
+"""Number of times that a model of many layers is traced."""
 
 from dataclasses import replace
 from typing import Any

@@ -65,7 +65,7 @@ def drawn(config: VisionConfig, *, split: bool = False) -> VisionModel:
 
 
 def image(seed: int, rows: int = 4, columns: int = 6) -> ImageItem:
-    """Of random colours; `seed` says which."""
+    """An image of random colours, drawn from `seed`."""
     patches = np.random.default_rng(seed).integers(0, 256, (rows * columns, 3, 2, 2), np.uint8)
     tokens = rows * columns // 4
     return ImageItem(patches, (1, rows, columns), tokens, sha256(patches.tobytes()).digest())

@@ -15,7 +15,7 @@ MAX_ROWS = 96
 
 @dataclass(frozen=True)
 class Chain:
-    """What the draft proposed: target ids, logits [steps, draft_vocab], states [steps, hidden]."""
+    """The draft's proposal: target ids, logits [steps, draft_vocab], states [steps, hidden]."""
 
     tokens: list[int]
     logits: np.ndarray

@@ -1,4 +1,4 @@
-"""What the engine drafts in its rounds: nothing that a program reports otherwise."""
+"""Drafts of the engine's rounds, which no program reports otherwise."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -29,7 +29,7 @@ class Round(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Which of a draft's transcripts, and their k."""
+    """The transcripts of a draft to check, and their k."""
 
     setting: str
     k: int
@@ -107,7 +107,7 @@ def check_engine(
 
 
 def _clear_transcripts(name: str, chains: Chains) -> list[tuple[dict[str, Any], list[Round]]]:
-    """Those without a near tie, with their rounds."""
+    """Return the transcripts without a near tie, with their rounds."""
     transcripts = golden_json(name)["transcripts"][chains.setting]
     clear = [t for t in transcripts if t["min_draft_margin"] > CLEAR_MARGIN]
     assert len(clear) >= 3

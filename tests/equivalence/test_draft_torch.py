@@ -46,7 +46,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 def frequencies(rope: str) -> torch.Tensor:
-    """Of the five pairs of a head, written out.
+    """Frequencies of the five pairs of a head, written out.
 
     YaRN's ramp starts at pair 0 (8 turns in 32 positions would be pair -0.8) and ends at pair 3
     (1 turn is pair 2.7): pairs 1 and 2 lie between kept and divided by 16.

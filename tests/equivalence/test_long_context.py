@@ -170,7 +170,7 @@ def long_prompt(pytestconfig: pytest.Config) -> np.ndarray:
 def test_a_long_prompt_has_the_logits_that_transformers_gives_it(
     models: Models, pytestconfig: pytest.Config
 ) -> None:
-    """Of every token and position, chunk after chunk through pages of NaN."""
+    """Every token and position is compared, chunk after chunk through pages of NaN."""
     theirs, target = models
     prompt = long_prompt(pytestconfig)
     found = chunked_logits(target, prompt, chunk=512)

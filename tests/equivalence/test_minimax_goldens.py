@@ -132,8 +132,8 @@ def logits_of(target: Target, ids: np.ndarray) -> np.ndarray:
 
 
 def test_logits_are_transformers_with_inputs_rounded_alike(dequantised: Any) -> None:
-    """Where the last bit of an input decides to which side it rounds, it moves its row, and the
-    later ones, by a step of the format. Most rows have no such input."""
+    """The last bit of an input may decide to which side it rounds, which moves its row and those
+    after it by a step of the format. Most rows have no such input."""
     published, apart = load_target(FP8_TARGET), []
     for prompt in PROMPTS:
         ids = golden_arrays(FP8_GOLDEN)[f"p{prompt}.ids"]

@@ -37,7 +37,7 @@ def test_the_engines_rounds_are_eagles(
     chains: Chains,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of chains: every draft of every round, accepted counts and tokens."""
+    """In chains every draft of every round, accepted counts and tokens are equal."""
     check_engine(target, draft, name, chains, monkeypatch)
 
 

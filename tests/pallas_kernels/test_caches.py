@@ -108,7 +108,7 @@ def turned(heads: NDArray[Any], half: int, normed: bool) -> NDArray[np.float64]:
 def expected_rows(
     kind: str, given: list[NDArray[Any]], half: int = HALF, normed: bool = True
 ) -> list[NDArray[np.float64]]:
-    """Of each pool, in float64."""
+    """Return the rows of each pool, in float64."""
     if kind == "heads":
         return [turned(given[1], half, normed), given[2].reshape(-1, KV_HEADS, DIM)]
     latent, key = np.split(given[0].astype(np.float64), [LATENT], axis=-1)
@@ -188,7 +188,7 @@ def test_float8_pools_hold_rows_by_their_scale_and_saturate(kind: str, implement
     sweep(product(ROWS, ["reference", "pallas"]), [*product(ROWS, ["pallas"])]),
 )
 def test_products_in_parts_are_cached_as_their_sums(kind: str, implementation: str) -> None:
-    """Of bfloat16 products; parts added in another order round to another sum."""
+    """The products are bfloat16; parts added in another order round to another sum."""
     rng = np.random.default_rng(0)
 
     def parts(width: int) -> PartialSums:

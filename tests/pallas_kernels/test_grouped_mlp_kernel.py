@@ -136,7 +136,7 @@ def test_a_shared_expert_joins_the_routed_ones(
     ids=str,
 )
 def test_rows_quantised_in_passing_are_those_of_a_launch(arch: str, format: QuantFormat) -> None:
-    """Of a product with 160 inputs: a whole step and a part of one; the second row has a NaN."""
+    """A product with 160 inputs has a whole step and a part of one; the second row has a NaN."""
     _, gate, *_, ids, _ = make_inputs(format, tokens=3)
     batch = ExpertBatch(3, TOP_K, 16, shared=False)
     x = np.random.default_rng(0).normal(size=(batch.pairs, HIDDEN)).astype(np.float32)

@@ -95,7 +95,7 @@ def test_page_size_does_not_change_the_bits(implementation: str) -> None:
 
 @pytest.mark.parametrize("rows", [8, 16, 64, 112, 1024])
 def test_exact_bits_are_cut_by_the_row_alone(rows: int) -> None:
-    """How many parts a context has follows from the batch only where bits may differ."""
+    """The batch decides the number of parts of a context only if bits may differ."""
 
     def tiles_of(batch: int) -> Any:
         pool, table = jnp.zeros((2, 64, 576), jnp.bfloat16), jnp.zeros((batch, 1), jnp.int32)

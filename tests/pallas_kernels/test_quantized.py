@@ -71,7 +71,7 @@ def widened(scheme: QuantFormat, scale: np.ndarray, outputs: int, inputs: int) -
 
 
 def quantized_rows(scheme: QuantFormat, x: np.ndarray) -> np.ndarray:
-    """What the scheme makes of activations, in float64, by ml_dtypes' casts and plain NumPy."""
+    """Quantise activations by the scheme in float64, with ml_dtypes' casts and plain NumPy."""
     if scheme.activations == "none":
         return x.astype(np.float64)
     whole: int = x.shape[-1]

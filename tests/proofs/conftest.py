@@ -9,7 +9,6 @@ from eagle3_jax.models.target import Target
 
 @pytest.fixture(scope="session")
 def long(request: pytest.FixtureRequest) -> bool:
-    """Whether the long form was asked for."""
     return bool(request.config.getoption("long"))
 
 

@@ -51,7 +51,7 @@ def check_draws(tokens: np.ndarray, logits: np.ndarray, options: SamplingParams)
 
 
 def _bin_starts(expected: np.ndarray) -> np.ndarray:
-    """Where bins start, so that each expects LEAST_EXPECTED draws at least."""
+    """Return starts of bins that each expect at least LEAST_EXPECTED draws."""
     total, starts = np.cumsum(expected), [0]
     while True:
         before = total[starts[-1] - 1] if starts[-1] else 0.0

@@ -61,7 +61,7 @@ class IdealNoise:
         return gumbel
 
     def counted_distribution(self, scores: np.ndarray) -> np.ndarray:
-        """How many of one position's outcomes choose each id, by walking through them."""
+        """Count the outcomes of one position that choose each id, by trying them all."""
         counts = np.zeros(self.vocab, np.int64)
         for noise in product(self.quantiles, repeat=self.vocab):
             counts[int(np.argmax(scores + np.array(noise, np.float32)))] += 1

@@ -83,7 +83,7 @@ def check_permutations(pair: Pair, orders: list[tuple[int, ...]]) -> None:
 
 
 def with_neighbours(pair: Pair, kind: str) -> Bits:
-    """What prompt 1 leaves in slot 1 beside neighbours of a kind."""
+    """Return prompt 1's rows in slot 1 beside neighbours of a kind."""
     lab = pair.lab()
     lab.prefill(1, PROMPTS[1], OPTIONS[1])
     others = [] if kind == "none" else [0, 2, 3]

@@ -42,7 +42,7 @@ def random_trees(rng: np.random.Generator, batch: int) -> tuple[np.ndarray, np.n
 
 
 def paths_of(tokens: np.ndarray, parents: np.ndarray) -> list[list[list[int]]]:
-    """Of every node of every tree, the tokens from below the root to it, by following parents."""
+    """Return each node's tokens from below the root down to it, by following parents."""
     found = []
     for row, links in zip(tokens.tolist(), parents.tolist(), strict=True):
         paths: list[list[int]] = [[]]

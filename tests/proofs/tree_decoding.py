@@ -66,7 +66,7 @@ class Decoder:
         drafts: np.ndarray | Drafts,
         max_lens: np.ndarray,
     ) -> VerifyResult:
-        """What verify makes of these drafts after histories of these lengths."""
+        """Verify these drafts after histories of these lengths."""
         ids = np.asarray(drafts.ids) if isinstance(drafts, Drafts) else drafts
         logits = self.row_logits(tokens, lengths, ids)
         seq_lens = len(PROMPT) + lengths - 1

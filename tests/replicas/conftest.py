@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whoever starts first compiles them."""
+    """The first process compiles them for all."""
     return tmp_path_factory.mktemp("programs")

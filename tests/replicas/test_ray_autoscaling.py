@@ -24,7 +24,7 @@ def test_a_replica_comes_when_one_has_more_requests_than_it_should(
 
 
 def answers_until(deadline: float) -> set[str]:
-    """Of one client that asks again and again until two replicas are there."""
+    """Ask as one client again and again until two replicas are there."""
     found = {answer()}
     while time.monotonic() < deadline and len(processes()) < 2:
         found.add(answer())

@@ -45,7 +45,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}/v1/completions"
 
     def answer(self, body: dict[str, Any]) -> list[int]:
-        """Of a client that tries again until it has one."""
+        """Ask until an answer comes."""
         deadline = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < deadline:
             try:
@@ -63,7 +63,7 @@ class Server:
         return [self.answer(body) for body in BODIES]
 
     def last_words(self, begun: Event) -> str:
-        """What a stream ends with: of the error event, or of a refusal; empty where it breaks.
+        """Return the message of a stream's error event or of a refusal; empty if the stream breaks.
         begun: set with the first line."""
         lines: list[str] = []
         try:
@@ -78,7 +78,7 @@ class Server:
         return json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
 
     def pids(self, process: int = 1) -> list[int]:
-        """Of this process, of each start."""
+        """Return the process ids of this process, one for each start."""
         found = re.findall(rf"^process {process} of 2: \S+ pid (\d+)", self.said(), re.M)
         return [int(pid) for pid in found]
 

@@ -1,4 +1,4 @@
-"""Where Ray places an engine's processes, on a machine that claims to have GPUs."""
+"""Ray's placement of an engine's processes, on a machine that claims to have GPUs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ ray: Any = pytest.importorskip("ray", reason="Ray is not installed; see make ray
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a machine with four GPUs and two CPUs, as Ray believes."""
+    """Address of a machine that has four GPUs and two CPUs, as Ray believes."""
     ray.init(num_cpus=2, num_gpus=4, include_dashboard=False)
     yield ray.util.get_node_ip_address()
     ray.shutdown()

@@ -101,7 +101,8 @@ def test_a_replica_that_is_killed_is_replaced_and_requests_are_answered_meanwhil
 
 
 def processes() -> list[psutil.Process]:
-    """Of replicas, by the names that Ray gives them; one that just ended has no command line."""
+    """Processes of replicas, by the names that Ray gives them; one that just ended has no command
+    line."""
     named = "ray::ServeReplica:eagle3"
     found = psutil.process_iter(["cmdline"])
     return [p for p in found if named in " ".join(p.info["cmdline"] or [])]

@@ -46,5 +46,5 @@ def saying(*texts: str, chat_format: str = "kimi_k2") -> ScriptedEngine:
 
 
 def prompt_of(server: Served) -> str:
-    """What the engine was asked last, marks included."""
+    """Return the engine's last prompt as text, marks included."""
     return kimi().decode(server.engine.asked[-1].prompt_ids, skip_special=False)

@@ -60,5 +60,4 @@ TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
 
 
 def reading_of(tokenizer: Tokenizer) -> ChatReading:
-    """What a server reads by default."""
     return choose_reading(tokenizer)

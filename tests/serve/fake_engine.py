@@ -43,7 +43,7 @@ class CharTokenizer:
 
 
 def expected_answer(prompt: str | list[int], seed: int, num_tokens: int) -> str:
-    """What the engine answers without stop strings."""
+    """Return the engine's answer without stop strings."""
     start = sum(prompt.encode() if isinstance(prompt, str) else prompt) + seed
     return "".join(ALPHABET[(start + 7 * i) % len(ALPHABET)] for i in range(num_tokens))
 

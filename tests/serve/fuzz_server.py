@@ -43,7 +43,7 @@ ERRORS_IN_STREAMS = (b'"type":"server_error"', b'"code":"server_error"', b'"type
 
 @dataclass
 class Report:
-    """What came back: by status, and every answer that is a server error."""
+    """Number of answers by status, and every answer that is a server error."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)

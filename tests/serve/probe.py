@@ -8,7 +8,7 @@ _client = httpx.Client(limits=_NO_CONNECTIONS_KEPT, timeout=10)
 
 
 def status_of(url: str) -> int | None:
-    """What it answers with; None where nobody does."""
+    """Return the status of the answer, None without one."""
     try:
         return _client.get(url).status_code
     except httpx.TransportError:
@@ -16,5 +16,4 @@ def status_of(url: str) -> int | None:
 
 
 def text_of(url: str) -> str:
-    """What it answers."""
     return _client.get(url).text

@@ -30,7 +30,7 @@ CONTEXT.set_forkserver_preload(IMPORTED)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a process differs from the one that it is forked from.
+    """Differences of a process from the one that it is forked from.
 
     environment: JAX's variables are set as its options, which it read when it was imported.
     log: the file of its standard error. descriptors: how many files it may open.

@@ -24,7 +24,7 @@ class Published:
 
     @property
     def arguments(self) -> list[str]:
-        """What eagle3-serve gets in the place of the other server."""
+        """Arguments for eagle3-serve in the place of the other server."""
         words, found = SERVERS.subn("", self.line.replace("\\\n", " "))
         assert found == 1, self.line
         return shlex.split(words)

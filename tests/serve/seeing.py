@@ -44,7 +44,7 @@ def vision_config() -> VisionConfig:
 
 
 def reader(fetcher: Fetcher | None = None, **options: Any) -> ImageReader:
-    """What reads images for that configuration."""
+    """A reader of images for that configuration."""
     given = ImageOptions(**options)
     run = Threads("images", 2).run
     fetcher = fetcher or Fetcher(given.domains, given.max_bytes, run)

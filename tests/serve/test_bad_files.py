@@ -24,7 +24,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What eagle3-serve says when it refuses."""
+    """Return eagle3-serve's error."""
     assert serve_main([*argv, "--port", "0"]) == 2
     error = capsys.readouterr().err
     assert "eagle3-serve: error: " in error and "Traceback" not in error

@@ -1,4 +1,4 @@
-"""Whether the reasoning of earlier turns is in the prompt, in the ways that clients ask for it."""
+"""Reasoning of earlier turns in the prompt, for all ways in which clients ask for it."""
 
 from functools import cache
 from typing import Any
@@ -109,7 +109,7 @@ def asked(server: Served, path: str, **body: Any) -> tuple[str, str | None]:
 def test_reasoning_is_kept_where_the_template_can(
     say: Serve, release: str, usually: bool, if_asked: bool, path: str
 ) -> None:
-    """Where it can't, the prompt is as without the wish, and a header says so."""
+    """With other templates the wish changes nothing, and a header says so."""
     server = say("Fine.", tokenizer=kimi_like(release))
     for body in ({}, {"thinking": {**ON, "keep": None}}, {"thinking": ON}):
         prompt, header = asked(server, path, **body)

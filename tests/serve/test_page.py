@@ -22,7 +22,7 @@ NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 def node(source: str, *flags: str) -> str:
-    """What node prints for a module."""
+    """Return node's output for a module."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     argv = ["node", "--input-type=module", *flags, "-"]
@@ -181,7 +181,7 @@ def test_an_answers_figures_follow_from_its_origins() -> None:
 
 
 def measure(call: str) -> Any:
-    """What a call of the page's reader of metrics returns."""
+    """Call a function of the page's reader of metrics."""
     script = re.sub(r"^import .*$", "", FILES["metrics.js"], flags=re.MULTILINE)
     return json.loads(node(f"{script}console.log(JSON.stringify({call} ?? null))"))
 

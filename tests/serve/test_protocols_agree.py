@@ -116,7 +116,7 @@ def through_responses(server: Served, stored: bool = False) -> None:
 
 
 def asked_by(conversation: Callable[[Served], None]) -> list[Any]:
-    """What the engine is asked."""
+    """Return the engine's requests."""
     engine, model = Garden(), ModelInfo(("fake",), "/models/fake", CONTEXT)
     with served_by(engine, kimi(), model=model) as server:
         conversation(server)

@@ -33,7 +33,7 @@ MORE_EXPERTS, WIDER = 2, 4
 
 
 class Repeated(NamedTuple):
-    """Of tensors with such names, the dimension that is there so many times."""
+    """The dimension that is repeated, and how often, of tensors with such names."""
 
     names: re.Pattern[str]
     dimension: int
@@ -109,7 +109,7 @@ each = partial(pytest.mark.parametrize, ids=lambda command: command.source)
 
 
 def flags_of(command: Published) -> Iterator[tuple[int, int]]:
-    """Where each flag begins and ends, its values with it."""
+    """Yield where each flag begins and ends, its values included."""
     words = command.arguments
     starts = [i for i, word in enumerate(words) if word.startswith("-")]
     yield from zip(starts, [*starts[1:], len(words)], strict=True)

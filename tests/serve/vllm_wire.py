@@ -100,7 +100,7 @@ class Subscriber:
         return int.from_bytes(number, "big"), decoder.decode(payload)
 
     def replay(self, first: int) -> Iterator[tuple[int, KVEventBatch]]:
-        """What is kept from a number on."""
+        """Yield the kept batches from a number on."""
         self.replays.send_multipart((b"", first.to_bytes(8, "big")))
         while self.replays.poll(WAIT_MS):
             _, _, number, payload = self.replays.recv_multipart()

@@ -123,7 +123,7 @@ def orders_of_codex(client: Any) -> None:
 
 
 def default_request_of_kimi_code(client: Any) -> None:
-    """As it goes on behind a call: ids are cleaned, and earlier thoughts are to be kept."""
+    """Continue after a call with cleaned ids, and ask to keep earlier thoughts."""
     call = {"id": "functions_get_weather_0", "type": "function"}
     call |= {"function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
     turn = {"role": "assistant", "reasoning_content": "I ask.", "tool_calls": [call]}

@@ -57,7 +57,7 @@ def png(colour: int, depth: int, samples: np.ndarray, clear: tuple[int, ...] | N
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize(("colour", "depth"), KINDS)
 def test_a_png_has_the_colours_of_its_samples(colour: int, depth: int, transparent: bool) -> None:
-    """Of a sample of 16 bits the first byte counts."""
+    """Only the first byte of a 16-bit sample counts."""
     rng = np.random.default_rng([colour, depth])
     samples = rng.integers(0, 2**depth, (13, 21, CHANNELS[colour]))
     has_alpha = colour in (GREY_ALPHA, RGBA)

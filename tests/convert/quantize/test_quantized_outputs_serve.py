@@ -1,4 +1,4 @@
-"""What the quantiser writes loads back, and means what was written."""
+"""Quantised checkpoints load, and their weights have the values that were written."""
 
 import json
 from pathlib import Path

@@ -26,7 +26,7 @@ def copied(parent: Path, golden: Path = DRAFT) -> Path:
 
 
 def refused(capsys: Capture, *arguments: object, status: int = 2) -> str:
-    """What the command says in the one line with which it ends."""
+    """Return the only line that the command writes when it ends with an error."""
     capsys.readouterr()
     assert cli.main([str(argument) for argument in arguments]) == status
     said = [line for line in capsys.readouterr().err.splitlines() if "error" in line]

@@ -16,7 +16,7 @@ THIRD = 3
 
 
 def die(*_: object) -> NoReturn:
-    """As `kill -9` does it."""
+    """End this process like `kill -9`."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("the signal cannot be caught")
 

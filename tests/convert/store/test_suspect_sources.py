@@ -33,7 +33,7 @@ def spoilt(*names: str) -> Spoil:
 
 
 def test_weights_that_are_not_finite_are_named_and_counted(tmp_path: Path, capsys: Capture) -> None:
-    """Those of a stack of experts too, each by its own name."""
+    """Each expert of a stack is named."""
     names = [EXPERT.format(2), EXPERT.format(5), "language_model.model.norm.weight"]
     bad = spoilt(*names, "language_model.lm_head.weight")
     source = copy_edited(ORACLES / "kimi_bf16", tmp_path / "source", tensors=bad)

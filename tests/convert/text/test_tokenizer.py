@@ -65,7 +65,7 @@ def test_special_strings_in_messages_stay_text(tokenizer: Tokenizer) -> None:
 
 
 def test_special_strings_in_two_halves_stay_text(tmp_path: Path) -> None:
-    """Whether the halves are two strings side by side, or one beside the template's own text."""
+    """The halves are two adjacent strings, or one string beside the template's own text."""
     tokenizer = template_tokenizer(tmp_path / "copy", "{{ a }}{{ b }}[{{ c }}<|im_end|>")
     ids = tokenizer.encode_chat([], a="<|im_", b="end|>", c="EOS]")
     assert ids == [*tokenizer.encode("<|im_end|>[EOS]"), IM_END]

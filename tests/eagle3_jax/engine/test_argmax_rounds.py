@@ -110,7 +110,8 @@ def test_what_is_not_finite_fails_at_the_token_where_written_logits_fail(
 def test_a_round_is_timed_as_the_program_that_runs(
     target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
 ) -> None:
-    """Of every option alone and beside a free neighbour: a full round's time is no lean one's."""
+    """Each option runs alone and beside a request without options, so that the time of a full round
+    is not taken for that of a lean one."""
     monkeypatch.setattr("eagle3_jax.engine.programs.program.chooses_in_kernel", lambda: in_kernel)
     config = sizes(3, adaptive=True, batch_buckets=(1, 4))
     runner, chooser, ran = Runner(target, draft, config), GoodputChooser(config), []

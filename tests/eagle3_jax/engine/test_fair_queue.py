@@ -103,7 +103,7 @@ def test_turns_cost_at_most_twice_the_rounds_of_the_answers() -> None:
 
 
 def test_slots_are_divided_evenly_and_long_prompts_chunk_by_chunk() -> None:
-    """Of six slots each of three clients gets two, and a short prompt waits for no long one."""
+    """Three clients get two of six slots each, and a short prompt does not wait for a long one."""
     jobs = [Job(client, num_tokens=400, prompt=5) for client in "aaaaaaaabbbbcccc"]
     run(jobs, config(6))
     last = max(job.began for job in jobs if job.began < 100)

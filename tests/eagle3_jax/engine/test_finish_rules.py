@@ -33,7 +33,7 @@ ID = {piece: i for i, piece in enumerate(PIECES)}
 def test_a_request_that_cannot_run_is_refused_and_the_rest_goes_on(
     request_: Request, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an engine without a tokenizer."""
+    """The engine has no tokenizer."""
     engine = simulated_engine(monkeypatch, sizes(3))
     taken = Request("taken", [6, 3, 8], SamplingParams(seed=1, max_tokens=40))
     engine.add(taken)

@@ -246,7 +246,7 @@ def test_a_constrained_round_uploads_its_masks_and_reads_its_drafts_once(engine:
 
 
 def test_free_text_runs_in_the_rounds_of_requests_without_a_form(engine: Engine) -> None:
-    """Where no mark comes the programs are the same; behind one rounds of two go on."""
+    """Without a mark the programs are the same; after one, rounds of two programs follow."""
 
     def run(form: StructuredOutputs | None, bias: float, **changes: Any) -> list[str]:
         changes |= {"logit_bias": {FIRST: bias}, "min_tokens": 0}

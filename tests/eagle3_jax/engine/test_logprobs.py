@@ -225,7 +225,8 @@ def test_a_stop_string_trims_logprobs_with_tokens(alone: dict[str, Answer]) -> N
 
 @pytest.mark.parametrize("chosen, rank", [(0, 5), (1, 1), (2, 5), (3, 2), (4, 5), (5, 6)])
 def test_of_equals_a_token_has_the_last_place_as_in_vllm(chosen: int, rank: int) -> None:
-    """How many are at least as good; of one among the best asked for it is the place there."""
+    """A rank counts the tokens that are at least as probable; a requested best token has its place
+    in the list as rank."""
     logits = jnp.asarray([[0.5, 3.0, 0.5, 2.0, 0.5, -1.0]])
     found = TOKEN_LOGPROBS(logits, jnp.asarray([chosen]))
     assert found.rank.tolist() == [rank]

@@ -1,4 +1,4 @@
-"""What an engine of 262,144 positions needs beside its pools: nothing that grows with them."""
+"""Beside its pools an engine of 262,144 positions needs no memory that grows with positions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -63,8 +63,8 @@ def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
 
 @pytest.mark.parametrize("parts", sweep([1, 2], [1]))
 def test_a_chunk_needs_memory_for_its_own_rows_alone(parts: int) -> None:
-    """As much at 8 times the positions: no score of all of them, no copy of a pool, and of a
-    context no more than is gathered at a time."""
+    """It is as much with 8 times the positions: there is no array of scores of all positions, no
+    copy of a pool, and only one gathered piece of a context at a time."""
     divided: dict[str, Any] = {"decode_context_parallel_size": parts, "page_size": 16 // parts}
     chunks = [
         EngineConfig(1, n, 1, prefill_chunk=256, **divided) for n in (POSITIONS // 8, POSITIONS)
@@ -96,7 +96,7 @@ def largest_array(positions: int) -> int:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Of a program and of those inside of it, but for kernels' own."""
+    """Yield the equations of a program and of its nested programs, except kernels."""
     for eqn in jaxpr.eqns:
         yield eqn
         if eqn.primitive.name != "pallas_call":

@@ -124,7 +124,7 @@ def requests(count: int, prompt: int) -> list[Request]:
 def chunks_before_rounds(
     monkeypatch: pytest.MonkeyPatch, waiting: list[Request], max_num_seqs: int
 ) -> list[int]:
-    """How many chunks came before each round, as long as there were any."""
+    """Count the chunks before each round while there are chunks."""
     target, draft = simulated_pair(monkeypatch)
     config = sizes(3, num_pages=None, max_num_seqs=max_num_seqs, batch_buckets=(max_num_seqs,))
     engine = Engine(target, draft, config)

@@ -16,7 +16,7 @@ ID = {piece: i for i, piece in enumerate(PIECES)}
 
 
 class Streamed(NamedTuple):
-    """What a stream handed out: tokens and text in pieces, and the stop string it matched."""
+    """Output of a stream: tokens and text in pieces, and the stop string that it matched."""
 
     tokens: list[tuple[int, ...]]
     texts: list[str]

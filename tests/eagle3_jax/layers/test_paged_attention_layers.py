@@ -67,7 +67,7 @@ def whole(layer: Any, x: jax.Array, rope_dim: int) -> jax.Array:
 def test_absorbed_latent_attention_equals_expanded(
     page_size: int, q_lora_rank: int | None, inputs_of: int
 ) -> None:
-    """Of the target, and of a draft, which reads [embedding, state]."""
+    """The target's attention, and a draft's, which reads [embedding, state]."""
     target = replace(TARGET, q_lora_rank=q_lora_rank).latent_attention
     config = replace(target, input_size=inputs_of * HIDDEN)
     layer = amplified(mla.MLAttention(config, rngs=nnx.Rngs(3), dtype=jnp.float32))
@@ -103,7 +103,7 @@ def test_grouped_query_attention_through_pages_equals_one_pass(page_size: int) -
 
 @pytest.mark.parametrize("kernels", ["xla", "pallas"])
 def test_normed_heads_rotated_in_part_attend_as_in_one_pass(kernels: str) -> None:
-    """As MiniMax's; the weights of the norms tell the heads apart."""
+    """MiniMax's attention; the weights of the norms tell the heads apart."""
     layer = GQAttention(24, HIDDEN, 4, 2, 8, qk_norm_eps=1e-6, rngs=nnx.Rngs(4), dtype=jnp.float32)
     for norm in (layer.q_norm, layer.k_norm):
         norm.weight.set_value(jnp.linspace(0.5, 4.0, norm.weight.get_value().size))

@@ -1,4 +1,4 @@
-"""Which experts are chosen, and with what weight."""
+"""The router's choice of experts and their weights."""
 
 from dataclasses import replace
 

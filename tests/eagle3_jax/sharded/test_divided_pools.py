@@ -1,4 +1,4 @@
-"""What each device keeps of pools whose contexts neighbours divide."""
+"""Parts of pools on each device when neighbours divide contexts."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def state_of(
 
 
 def bytes_on_each_device(pools: object) -> int:
-    """Of the arrays of at least two dimensions: factors of float8 are no rows."""
+    """Count arrays of two or more dimensions; factors of float8 are not rows."""
     arrays = [array for array in jax.tree.leaves(pools) if array.ndim > 1]
     each = zip(*(array.addressable_shards for array in arrays), strict=True)
     held = {sum(shard.data.nbytes for shard in shards) for shards in each}

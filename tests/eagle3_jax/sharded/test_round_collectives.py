@@ -1,4 +1,4 @@
-"""What devices tell each other in a round, counted in the compiled program."""
+"""Collectives of a round, counted in the compiled program."""
 
 from collections import Counter
 from dataclasses import replace
@@ -42,10 +42,8 @@ ROWS = BATCH * (K + 1)
 def of_a_round(
     layers: int, by_expert: bool, *, latent: bool = False, parts: int = 1
 ) -> list[Collective]:
-    """Of the lean round of a pair whose target has so many layers.
-
-    latent: of the draft's attention. parts: devices that divide a context.
-    """
+    """Collectives of the lean round of a pair whose target has so many layers. latent: the draft's
+    attention. parts: devices that divide a context."""
     target = tiny_target(config=replace(WIDE_TARGET, num_hidden_layers=layers))
     if latent:
         draft = latent_draft(target, config=WIDE_LATENT_DRAFT)
@@ -57,7 +55,7 @@ def of_a_round(
 def of_the_round(
     target: Target, draft: Eagle3Draft, by_expert: bool, parts: int, replicas: int = 1
 ) -> list[Collective]:
-    """Of this pair, on 8 devices."""
+    """Collectives of this pair's round on 8 devices."""
     mesh = make_mesh(8 // replicas, enable_expert_parallel=by_expert, data_parallel_size=replicas)
     shard(target, mesh)
     shard(draft, mesh)

@@ -1,7 +1,7 @@
-"""What is decided from logits whose columns lie on 2 or 8 devices is what one device decides.
+"""Decisions from logits whose columns lie on 2 or 8 devices are those of one device.
 
-In every test each device gets the same bits, and they are those of the whole array; where
-floats are summed, its value up to rounding.
+In every test each device gets the same bits, and they are those of the whole array; sums of floats
+are equal up to rounding.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a round commits, what it leaves in the caches, and what it may not look at."""
+"""Commits of a round, its rows in the caches, and the rows that it must not read."""
 
 from dataclasses import replace
 

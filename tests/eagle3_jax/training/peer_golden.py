@@ -1,4 +1,4 @@
-"""What another trainer was given and computed, and our draft and teacher with its weights."""
+"""Inputs and results of another trainer, and our draft and teacher with its weights."""
 
 import json
 from collections.abc import Mapping

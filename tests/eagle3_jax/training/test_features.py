@@ -1,4 +1,4 @@
-"""What a draft is taught on is what serving computes, to the bit."""
+"""Features for training a draft are those of serving, bit for bit."""
 
 from dataclasses import replace
 

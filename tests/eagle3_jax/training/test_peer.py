@@ -28,7 +28,7 @@ def entropy(probs: jax.Array, log_q: jax.Array) -> jax.Array:
 
 
 def share_of_entropy(probs: jax.Array, log_q: jax.Array) -> jax.Array:
-    """As much of it as `lk` has of the cross-entropy."""
+    """Return the part of the cross-entropy that the loss `lk` has."""
     return jnp.exp(-TRUST * acceptance(probs, log_q)) * entropy(probs, log_q)
 
 

@@ -1,4 +1,4 @@
-"""What is trained on pictures is what answers about them: features, and where they stand."""
+"""Training and serving compute the same features of images and put them at the same places."""
 
 from dataclasses import replace
 

@@ -103,7 +103,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("chat_format", ["kimi_k2", "minimax_m2"])
 def test_a_message_is_the_chats_request_of_the_engine(say: Serve, chat_format: str) -> None:
-    """What the engine is asked is all that tokens depend on."""
+    """Tokens depend on the engine's request alone."""
     model = ModelInfo(("fake",), "/models/fake", 1000)
     server = say("Hm.", chat_format=chat_format, grammars=AnyGrammars(), model=model)
 

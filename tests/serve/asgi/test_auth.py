@@ -1,4 +1,4 @@
-"""Who has no key gets OpenAI's 401, and learns nothing from the time that it takes."""
+"""A client without a key gets OpenAI's 401, whose time tells nothing about keys."""
 
 import hmac
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Which part of an answer a token belongs to is what the answer's reader makes of its text."""
+"""The part of an answer that a token belongs to is the one that the parser puts its text into."""
 
 import itertools
 from typing import Any

@@ -42,7 +42,7 @@ def test_the_checker_takes_the_answer_and_refuses_another(category: str) -> None
 
 
 def said(message: dict[str, Any]) -> str:
-    """What the model has to say for this message, special tokens as text."""
+    """Return the model's text for this message, special tokens as text."""
     calls = [
         f"<|tool_call_begin|>{call['id']}<|tool_call_argument_begin|>"
         + call["function"]["arguments"]

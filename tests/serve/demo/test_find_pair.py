@@ -1,4 +1,4 @@
-"""Which directories a pair is read from, where it is named by hub ids."""
+"""Directories of a pair that is named by hub ids."""
 
 import json
 from pathlib import Path

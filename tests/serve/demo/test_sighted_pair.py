@@ -18,7 +18,7 @@ PICTURES = 16
 
 @pytest.mark.long
 def test_four_in_five_held_out_questions_are_answered() -> None:
-    """Of 320; another test asks 16."""
+    """It asks 320 questions; another test asks 16."""
     directory = demo_vision_target_dir()
     target, vision = (
         load_target(directory, dtype=jnp.float32),

@@ -40,7 +40,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def trials(request: pytest.FixtureRequest) -> Iterator[GrammarTrials]:
-    """Of a small vocabulary, each of which ends sooner than a server's."""
+    """Trials of a small vocabulary, with shorter limits than a server's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grammar_trials, "CPU_SECONDS", 0.3)
         grammars = load_grammars(SpellingTokenizer(), VOCAB, (EOS,))

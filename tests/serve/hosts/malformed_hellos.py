@@ -31,7 +31,7 @@ PARTS = [float("inf"), float("nan"), -1, 10**30, None, True, "1", "", [], [[1, 2
 
 
 def hellos(rng: random.Random) -> Iterator[bytes]:
-    """Those known to be hard, then made-up objects, none of which is a process's."""
+    """Yield the hard texts above, then random objects; none is a process's."""
     yield from TEXTS
     while True:
         names = rng.choices(["process", "facts", "", "peer"], k=rng.randrange(4))

@@ -53,7 +53,7 @@ class Sizes:
 
     @property
     def flags(self) -> list[str]:
-        """Of a command that has them."""
+        """Flags of a command with these sizes."""
         size = self.count * self.devices // self.replicas
         flags = ["-tp", f"{size}", "--decode-context-parallel-size", f"{self.context_parts}"]
         if self.replicas == 1:
@@ -127,7 +127,7 @@ def ask(group: Group, body: dict[str, Any]) -> list[int]:
 
 
 def plain_tokens(pair: LoadedPair, bodies: list[dict[str, Any]]) -> list[list[int]]:
-    """Of one process on one device without drafts."""
+    """Tokens of one process on one device without drafts."""
     names = ("temperature", "top_p", "seed", "max_tokens", "ignore_eos")
     requests = [
         Request(f"{i}", body["prompt"], SamplingParams(**{n: body[n] for n in names if n in body}))

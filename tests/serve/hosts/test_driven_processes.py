@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_who_has_no_devices_asks_process_0_alone(
     of: Of, threads: ThreadPoolExecutor, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two processes that both follow; answers may overtake each other."""
+    """Two processes both follow; answers may overtake each other."""
     left: list[int] = []
     monkeypatch.setattr("serve.hosts.follow.exit_now", left.append)
     ours = replace(of(DRIVER), num_processes=2, driven=True)

@@ -20,7 +20,7 @@ BODY = {"prompt": "abc", "max_tokens": 40}
 
 @asynccontextmanager
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """Of the application while it runs, without a socket."""
+    """A client of the running application, without a socket."""
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, by flags and by a cluster's environment."""
+"""The place of this process among several, by flags and by a cluster's environment."""
 
 from pathlib import Path
 

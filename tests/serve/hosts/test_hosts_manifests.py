@@ -33,7 +33,7 @@ def options_of(pod: dict[str, Any], key: Path) -> ServeOptions:
 
 
 def strict(schema: Any) -> Any:
-    """As Kubernetes reads one with strict fields: what it does not name is refused."""
+    """Refuse fields that the schema does not name, as Kubernetes does with strict fields."""
     if isinstance(schema, list):
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):

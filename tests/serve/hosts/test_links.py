@@ -184,7 +184,7 @@ def test_sockets_beat_and_let_in_who_has_the_key_alone(of: Of) -> None:
 def test_beats_keep_peers_that_say_nothing_and_hold_the_interpreter(
     pair: tuple[Leader, Follower], said: list[str]
 ) -> None:
-    """As compiling may, for longer than the longest silence."""
+    """Compiling may do so for longer than the longest silence."""
     leader, follower = pair
     ctypes.PyDLL(None).usleep(ctypes.c_uint(2_500_000))
     leader.send(b"call")

@@ -1,4 +1,4 @@
-"""What several processes refuse, before anything is loaded."""
+"""Several processes refuse what they cannot run before anything is loaded."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a server fetches and reads for clients, and what it can't be made to."""
+"""Images that a server fetches and reads for clients, and those that it refuses."""
 
 import asyncio
 import itertools

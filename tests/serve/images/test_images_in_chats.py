@@ -1,4 +1,4 @@
-"""What becomes of images in requests: the prompt, its places, its count, whatever the protocol."""
+"""Images in requests of every protocol: the prompt, their places in it, and their counts."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator

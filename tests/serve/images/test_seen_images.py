@@ -49,7 +49,7 @@ def logprobs(answer: dict[str, Any]) -> Any:
 
 
 def test_an_answer_is_the_same_without_drafts_and_depends_on_the_image(server: Served) -> None:
-    """What was asked before is found in the prefix cache, another image is not. Usage counts images
+    """The prefix cache finds an earlier prompt, but not one with another image. Usage counts images
     of 4 and of 16 tokens, and those of other protocols, which are encoded once."""
     question = text("Which one is it?")
     small = asked(server, part(picture(8, 8, "green")), question)

@@ -1,4 +1,4 @@
-"""What subscribers get: everything in order, again from any number, and never at others' cost."""
+"""Subscribers get everything in order, and again from any number, without delaying others."""
 
 import os
 import threading
@@ -203,7 +203,7 @@ def test_subscribers_get_the_topic_they_ask_for() -> None:
 
 
 def test_endpoints_of_others_are_connected_to(tmp_path: Path) -> None:
-    """As llm-d's central subscriber wants it, which is the one that listens."""
+    """llm-d's central subscriber is the end that listens."""
     config = KVEventsConfig("tcp://router.example:5557")
     assert not config.listens and KVEventsConfig("tcp://*:5557").listens
     assert KVEventsConfig("tcp://[::1]:5557").listens and KVEventsConfig("ipc:///run/a").listens

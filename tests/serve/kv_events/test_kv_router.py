@@ -75,8 +75,8 @@ def router(replicas: list[tuple[Served, KVEventPublisher]], log: Path) -> Iterat
 
 
 def heard(replicas: list[tuple[Served, KVEventPublisher]], log: Path) -> bool:
-    """Whether the router has each publisher's newest batch, by its log. A server that it has not
-    heard at all yet says something."""
+    """Return whether the router's log has each publisher's newest batch. A server that the router
+    has not heard yet publishes something."""
     text = re.sub(r"\x1b\[\d*m", "", log.read_text())
     found = re.findall(r"sequence advanced source=(\S+) rank=0 seq=(\d+)", text)
     newest = {url: int(number) for url, number in found}

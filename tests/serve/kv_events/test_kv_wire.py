@@ -62,7 +62,7 @@ def test_hashes_are_the_last_64_bits_of_keys_unless_asked_for_whole() -> None:
 
 
 def test_a_page_of_unknown_tokens_is_told_by_its_hash_and_the_lookahead_may_be_left_out() -> None:
-    """As vLLM's tiers do: no tokens, a block of none."""
+    """vLLM's tiers send no tokens and a block of none."""
     payload = EventEncoder().encode(0.0, [PagesStored((FIRST,), None, (), (), 0, "", "STORAGE")])
     (event,) = decoder.decode(payload).events
     assert isinstance(event, BlockStored) and event.medium == "STORAGE"

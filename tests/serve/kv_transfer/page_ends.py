@@ -95,7 +95,7 @@ def begun(puller: Puller, port: int, name: str = "a", keys: list[bytes] = KEYS) 
 
 
 def ended(source: RemotePages) -> dict[int, bool]:
-    """Whether each page came, once each has ended, which it does once."""
+    """Wait until each page has ended, once, and return which pages came."""
     found: list[tuple[int, bool]] = []
     eventually(lambda: found.extend(source.poll()) or len(found) >= PAGES)
     assert sorted(slot for slot, _ in found) == list(range(PAGES))
@@ -105,7 +105,7 @@ def ended(source: RemotePages) -> dict[int, bool]:
 def pulled(
     store: Store, port: int, wait: Callable[[], object] = lambda: None, **options: Any
 ) -> dict[int, bool]:
-    """How each page ended; `wait` is called while they come. options: of the puller."""
+    """Pull all pages and return which came; `wait` is called meanwhile. options: of the puller."""
     puller = Puller(store, "f", **options)
     source = begun(puller, port)
     wait()

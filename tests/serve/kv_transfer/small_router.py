@@ -41,7 +41,7 @@ class Router(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Setup:
         engine.close()
 
     def found(self, ends: Ends, params: dict[str, Any] | None = None) -> Found:
-        """What the prompt is answered by this engine, alone."""
+        """Ask this engine the prompt alone."""
         engine, _ = ends
         own = request("d")
         if self.exact:
@@ -118,7 +118,7 @@ def test_each_prompt_was_where_it_was_to_be(found: dict[str, Found]) -> None:
 
 
 def test_tokens_and_accepted_drafts_are_the_same_from_everywhere(found: dict[str, Found]) -> None:
-    """Of every round to the last."""
+    """Every round is compared."""
     told = [(f.answer.token_ids, f.answer.accepted, f.answer.origins) for f in found.values()]
     assert told == [told[0]] * len(ORIGINS)
     assert len(told[0][0]) == 20 and len(told[0][1]) > 4

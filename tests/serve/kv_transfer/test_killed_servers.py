@@ -35,7 +35,7 @@ Prompt = list[int]
 
 
 def prompts() -> list[Prompt]:
-    """Of agents whose prompts grow, all in their first turn, then all in the next."""
+    """Prompts of agents that grow: all agents' first turns, then all second turns, and so on."""
     rng = random.Random(7)
     stems = [[rng.randrange(20, 500) for _ in range(64 + 48 * TURNS)] for _ in range(AGENTS)]
     return [stem[: 70 + 48 * turn] for turn in range(TURNS) for stem in stems]
@@ -75,7 +75,7 @@ class Launched:
         return metric(text_of(f"{self.url}/metrics"), name, **labels)
 
     def holds(self) -> dict[str, float]:
-        """What it has in use, by metric."""
+        """Return the resources in use, by metric."""
         names = ["kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"]
         names = [f"vllm:{name}" for name in names]
         if "--kv-transfer-config" in self._flags:
@@ -93,7 +93,7 @@ def router(producer: Launched, consumer: Launched) -> Iterator[str]:
 
 
 def asked(url: str, salt: str = "") -> list[Choice | None]:
-    """What each prompt is answered, bits of log-probabilities too; None where no answer came."""
+    """Return the answer to each prompt, bits of log-probabilities too; None if no answer came."""
 
     def ask(prompt: Prompt) -> Choice | None:
         body = {"prompt": prompt, "max_tokens": 8, "logprobs": 1, "temperature": 0.7, "seed": 3}
@@ -109,7 +109,7 @@ def asked(url: str, salt: str = "") -> list[Choice | None]:
 
 
 def killed_while_it_serves(victim: Launched, url: str, after_s: float) -> list[Choice | None]:
-    """What was answered meanwhile."""
+    """Return the answers that came meanwhile."""
     with ThreadPoolExecutor(1) as thread:
         answers = thread.submit(asked, url)
         time.sleep(after_s)
@@ -129,14 +129,14 @@ def assert_gives_all_back(survivor: Launched) -> None:
 
 
 def assert_serves_whole_pages(producer: Launched) -> None:
-    """What it found in the directory was used, and nothing in it was damaged."""
+    """Check that pages of the directory were used and none was damaged."""
     assert producer.metric("eagle3:prompt_tokens_cached_by_tier_total", tier="disk") > 0
     counts = ("eagle3:kv_damaged_pages_total", "eagle3:kv_foreign_files")
     assert [producer.metric(name) for name in counts] == [0, 0]
 
 
 def assert_right(told: list[Choice | None], expected: list[Choice | None]) -> None:
-    """Where an answer came at all."""
+    """Check the answers that came."""
     assert all(choice in (None, right) for choice, right in zip(told, expected, strict=True))
 
 

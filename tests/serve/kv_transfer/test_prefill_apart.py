@@ -47,7 +47,7 @@ def request(name: str, tokens: int = 20) -> Request:
 
 
 def produced(ends: Ends, own: Request | None = None) -> dict[str, Any]:
-    """What the answer to a prompt says of its pages, which are ready."""
+    """Run a prompt and return the answer's parameters of its pages, which are ready."""
     engine, transfers = ends
     asked = transfers.exported(own or request("p", 1))
     drive(engine, [asked])

@@ -44,7 +44,7 @@ class FakeClock:
 
 
 def came(source: RemotePages) -> bool:
-    """Whether all pages came or none."""
+    """Return whether all pages came; either all or none must."""
     (found,) = set(ended(source).values())
     return found
 

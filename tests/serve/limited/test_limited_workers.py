@@ -81,7 +81,7 @@ time.sleep(60)
 
 
 def test_workers_whose_server_was_killed_end_too() -> None:
-    """Nobody is left to end them: one is inside an endless loop, the other waits."""
+    """One worker is inside an endless loop, the other waits."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:

@@ -1,4 +1,4 @@
-"""What an answer may be that must call a tool, or may call one and have a form of its own."""
+"""Grammars of answers that must call a tool, or may call one and have a form of their own."""
 
 import json
 from contextlib import suppress
@@ -86,7 +86,7 @@ def grammars(name: str) -> Any:
 
 
 def allows(name: str, asked: dict[str, Any], text: str, *, strict_tools: bool = False) -> bool:
-    """Whether the text, special strings in it being special, is an answer to the request."""
+    """Return whether the text, with special strings as special tokens, is an allowed answer."""
     form, tokenizer = form_of(name, asked, strict_tools=strict_tools), TOKENIZERS[name]
     assert form is not None
     matcher = grammars(name).compile(form).start()

@@ -65,7 +65,7 @@ def test_whole_and_streamed_answers_have_the_same_reasoning_content_and_calls(
 
 
 def test_a_conversation_with_tools_goes_round(say: Serve) -> None:
-    """What a client got and sends back with the results is rendered as the model wrote it."""
+    """An answer that a client sends back with results is rendered as the model wrote it."""
     server = say(ANSWERS["kimi_k2"])
     first = ask(server, tools=TOOLS).choices[0].message
     history = [USER, first.model_dump(exclude_none=True)]

@@ -72,7 +72,7 @@ def server() -> Iterator[Served]:
 
 
 def form(server: Served, path: str = CHAT, **given: Any) -> StructuredOutputs | None:
-    """What the engine is asked for."""
+    """Return the form in the engine's request."""
     server.ask(path, **PROMPTS[path], **given)
     return server.engine.asked[-1].sampling.structured_outputs
 

@@ -1,4 +1,4 @@
-"""What requests say about thinking reaches the template and the engine, or is refused by name."""
+"""Options about thinking reach the template and the engine, or are refused by name."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What is installed, as the flags see it."""
+"""Installed modules, as the flags see them."""
 
 import pytest
 

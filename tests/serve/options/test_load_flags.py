@@ -1,4 +1,4 @@
-"""How checkpoints are loaded is one group of flags, and reaches the importer from every command."""
+"""One group of flags says how checkpoints are loaded, and every command has it."""
 
 import inspect
 import json

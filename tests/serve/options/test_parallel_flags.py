@@ -1,4 +1,4 @@
-"""How many devices and processes: flags of other engines, what is refused, and where pairs lie."""
+"""Numbers of devices and processes: flags of other engines, refusals, and places of pairs."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What loading says of where caches lie, for each kind of attention."""
+"""Loading reports the place of caches, for each kind of attention."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a store of responses keeps, whatever comes."""
+"""The store of responses: contents, limits and owners."""
 
 import random
 

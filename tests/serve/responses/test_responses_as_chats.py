@@ -36,7 +36,7 @@ def thought(text: str) -> dict[str, Any]:
 
 
 def output(text: str) -> dict[str, Any]:
-    """What the model said, as a client sends it back."""
+    """Return the model's message in the form in which a client sends it back."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return said("assistant", content, type="message", id="msg_1", status="completed")
 

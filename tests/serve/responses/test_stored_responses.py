@@ -85,7 +85,7 @@ def test_another_keys_response_is_not_there(serve, with_keys: bool) -> None:
 
 @pytest.mark.parametrize("named", ["item_reference", "previous_response_id"])
 def test_stored_items_count_as_if_the_body_had_them(serve, named: str) -> None:
-    """As often as they are named, and before one is built or a prompt is made of them."""
+    """They count once for each name, before an item is built or a prompt is made."""
     operations = Operations(max_body_bytes=2**18)
     client = serve(FakeEngine(), operations=operations).openai
     answer = create(client, input="a" * 200, max_output_tokens=50)

@@ -87,7 +87,7 @@ def test_a_stop_string_is_what_matched(fake: Served) -> None:
 
 
 def test_options_of_sglang_reach_the_engine(fake: Served, seen: list[Request]) -> None:
-    """Those that are SamplingParams under another name; test_option_table has the others."""
+    """These are SamplingParams under another name; test_option_table has the others."""
     sampling = {"min_new_tokens": 2, "max_new_tokens": 4, "no_stop_trim": True}
     sampling |= {"logit_bias": {"5": 1.0}, "spaces_between_special_tokens": True}
     ask(fake, sampling, text="abc", lora_path=None, return_hidden_states=False, nonsense=1)

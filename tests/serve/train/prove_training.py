@@ -1,7 +1,7 @@
-"""What drafts trained by the documented commands accept in service: `make prove-training`.
+"""Accept lengths of drafts trained by the documented commands: `make prove-training`.
 
-Trains whatever the directory has not yet, an hour and a half in all, then serves every draft in
-one run, and the shipped one beside them. A run that was stopped goes on.
+It trains the drafts that the directory lacks, an hour and a half in all, then serves every draft
+and the shipped one in one run. A stopped run continues.
 """
 
 import argparse
@@ -39,7 +39,6 @@ class Run:
     target: str | None = None
 
     def command(self, directory: Path) -> list[str]:
-        """Of eagle3-train."""
         target = directory / self.target if self.target else EMBEDDED / "target"
         return ["draft", "--target", f"{target}", *self.flags]
 
@@ -119,8 +118,8 @@ def measured(directory: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def described(directory: Path, run: Run) -> dict[str, Any]:
-    """What a run was and took: seconds of its steps, on a machine that may have had others' work,
-    and its last numbers."""
+    """Describe a run: seconds of its steps, on a machine that others may have used, and its last
+    numbers."""
     log = (directory / run.name / "training" / "log.jsonl").read_text().splitlines()
     steps = {line["step"]: line for line in map(json.loads, log)}
     last = steps[max(steps)]

@@ -25,7 +25,7 @@ def documented(name: str) -> Iterator[list[str]]:
 def test_a_quantised_target_trains_a_draft_by_the_two_documented_commands(
     scheme: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the embedded pair; a smaller draft on fewer rows, but with --long as they stand."""
+    """The pair is the embedded one. The draft is smaller and has fewer rows, except with --long."""
     monkeypatch.chdir(ROOT)
     run = {"eagle3-quantize": quantize, "eagle3-train": main}
     smaller = {"eagle3-train": ["--rows", "1", "--unroll", "1", "--intermediate-size", "64"]}

@@ -74,7 +74,7 @@ def test_a_template_that_leaves_an_image_out_is_refused(
 
 @pytest.mark.long
 def test_features_see_what_serving_sees(make: SampleMaker, asked: list[Asked]) -> None:
-    """Of packed rows, some with text alone, in the order of an epoch and the next."""
+    """Packed rows, some with text alone, are compared in the order of an epoch and the next."""
     target, vision = load_target(TARGET), load_vision(TARGET)
     placeholder = vision.config.media_placeholder_token_id
     samples = [make(shown(asked[0]))[0], make([user("Hi"), assistant("Hello")])[0]]

@@ -1,4 +1,4 @@
-"""What can't be trained is said before a weight is read, and leaves no directory behind."""
+"""Training that is impossible is refused before a weight is read and leaves no directory behind."""
 
 import json
 import re

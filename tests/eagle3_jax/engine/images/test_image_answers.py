@@ -55,7 +55,7 @@ def requests(sampling: SamplingParams = GREEDY) -> list[Request]:
 
 
 def logits(request: Request, answer: Answer) -> np.ndarray:
-    """Of a whole pass over prompt and answer. Placeholders that are no image's are text."""
+    """Logits of a whole pass over prompt and answer. Placeholders without an image are text."""
     ids = np.array([request.prompt_ids + answer.token_ids])
     features = encode_images(tiny_vision(), [placed.item for placed in request.images])
     given: Any = {"image_features": features} if features else {}

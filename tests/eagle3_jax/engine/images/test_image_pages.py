@@ -40,7 +40,7 @@ def shared(some: list[bytes], others: list[bytes]) -> int:
 
 
 def found(engine: Engine, *parts: ImageItem | list[int]) -> TokensByTier:
-    """Where the prompt's tokens were found; the answer is that of the prompt alone."""
+    """Return where the prompt's tokens were found, and check the answer."""
     request = asked(*parts)
     answer = drive(engine, [request])["r"]
     assert answer.token_ids == plain_answer(request, engine.config)[0]
