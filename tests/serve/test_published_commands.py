@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +13,10 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 import pytest
+import yaml
 from called_tools import MARKS
 from local_hub import local_hub
 from oracle_files import ORACLES
-from published_commands import CHECKPOINTS, COMMANDS, EAGLE3_FP8_CARD, MINIMAX_EAGLE3, Published
 
 from convert.files.safetensors_files import SINGLE_FILE, open_checkpoint
 from convert.quantize.run import prepare, write
@@ -29,7 +31,52 @@ from serve.options.parallel import ONE_DEVICE
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import fit_length, load_pair
 
+SERVERS = re.compile(
+    r"(vllm serve|python3? -m sglang\.launch_server|python3? -m atom\.entrypoints\.openai_server) "
+)
 MORE_EXPERTS, WIDER = 2, 4
+
+
+@dataclass(frozen=True)
+class Published:
+    """A command line, where it is from, and the environment that is exported before it."""
+
+    source: str
+    line: str
+    exported: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments for eagle3-serve in the place of the other server."""
+        words, found = SERVERS.subn("", self.line.replace("\\\n", " "))
+        assert found == 1, self.line
+        return shlex.split(words)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self.exported.split())
+
+
+COMMANDS = [
+    Published(**fields)
+    for fields in yaml.safe_load(
+        Path(__file__).with_name("published_commands.yaml").read_text(encoding="utf-8")
+    )
+]
+EAGLE3_FP8_CARD = COMMANDS[0]
+(MINIMAX_EAGLE3,) = (c for c in COMMANDS if "minimaxm2.5_fp8_mi355x_vllm_eagle3" in c.source)
+CHECKPOINTS = {
+    "moonshotai/Kimi-K2.5": "kimi_int4_ct",
+    "amd/Kimi-K2.5-MXFP4": "kimi_mxfp4_quark",
+    "amd/Kimi-K2.5-W4A8": "kimi_w4a8_quark",
+    "MiniMaxAI/MiniMax-M2.5": "minimax_fp8block",
+    "amd/kimi-k2.5-eagle3-fp8": "draft_mha_fp8_ptpc",
+    "lightseekorg/kimi-k2.5-eagle3": "draft_mha_bf16",
+    "lightseekorg/kimi-k2.5-eagle3-mla": "draft_mla_bf16",
+    "ginsongsong/eagle3-kimik2.5-w4a8": "draft_mha_int4_pc",
+    "thoughtworks/MiniMax-M2.5-Eagle3": "draft_minimax_bf16",
+}
+"""Published ids -> tiny checkpoints of the same form, by third parties."""
 
 
 class Repeated(NamedTuple):

@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 import openai
-import pydantic
 import steps
 
 QUESTION = [{"role": "user", "content": [{"type": "text", "text": "What is 95 + 61?"}]}]
@@ -14,24 +13,9 @@ WEATHER = {"name": "get_weather", "description": "Weather in a city", "parameter
 ABOUT_OSLO = [{"role": "user", "content": steps.WEATHER}]
 
 
-class Size(pydantic.BaseModel):
-    """An answer's form."""
-
-    n: int
-
-
-def models(client: Any) -> None:
-    assert MODEL in [model.id for model in client.models.list()]
-
-
 def completion(client: Any) -> None:
     answer = client.completions.create(model=MODEL, prompt="What is", max_tokens=8, logprobs=2)
     assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.tokens) > 0
-
-
-def batch_of_token_ids(client: Any) -> None:
-    answer = client.completions.create(model=MODEL, prompt=[[5, 6, 7], [8, 9]], max_tokens=4)
-    assert [choice.index for choice in answer.choices] == [0, 1]
 
 
 def chat(client: Any) -> None:
@@ -51,11 +35,6 @@ def streamed_chat(client: Any) -> None:
     assert text.endswith("Answer: 156") and pieces[-1].usage.completion_tokens > 0
 
 
-def several_choices(client: Any) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, n=3, max_tokens=5)
-    assert len(answer.choices) == 3
-
-
 def schema(client: Any) -> None:
     size = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     form = {"name": "size", "schema": size | {"additionalProperties": False}}
@@ -68,13 +47,6 @@ def schema(client: Any) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content)["n"], int)
 
 
-def closed_stream(client: Any) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
-    next(iter(stream))
-    stream.close()
-    models(client)
-
-
 def response(client: Any) -> None:
     """Whole, then as the stream's own helper puts it together; both are kept."""
     asked = {"model": MODEL, "input": "What is 95 + 61?", "temperature": 0}
@@ -83,18 +55,6 @@ def response(client: Any) -> None:
         streamed = stream.get_final_response()
     assert whole.output_text == streamed.output_text and whole.output_text.endswith("Answer: 156")
     assert client.responses.retrieve(streamed.id).output_text == whole.output_text
-
-
-def conversation_of_responses(client: Any) -> None:
-    """The server's memory of it is as good as the client's."""
-    asked = {"model": MODEL, "temperature": 0}
-    history = [{"role": "user", "content": "What is 17 + 25?"}]
-    first = client.responses.create(input=history, **asked)
-    question = {"role": "user", "content": "What is 95 + 61?"}
-    kept = client.responses.create(input=[question], previous_response_id=first.id, **asked)
-    told = client.responses.create(input=[*history, *first.output, question], **asked)
-    assert kept.output_text == told.output_text
-    assert len(list(client.responses.input_items.list(kept.id))) == 3
 
 
 def tools_of_responses(client: Any) -> None:
@@ -151,38 +111,14 @@ def _text(kind: str, text: str) -> dict[str, str]:
     return {"type": kind, "text": text}
 
 
-def parsed_response(client: Any) -> None:
-    answer = client.responses.parse(model=MODEL, input="What is 95 + 61?", text_format=Size)
-    assert isinstance(answer.output_parsed, Size)
-
-
-def wrong_model(client: Any) -> None:
-    steps.raises(openai.NotFoundError, lambda: client.completions.create(model="?", prompt="a"))
-
-
-def too_long(client: Any) -> None:
-    prompt = [5] * 100_000
-    steps.raises(
-        openai.BadRequestError, lambda: client.completions.create(model=MODEL, prompt=prompt)
-    )
-
-
 steps.run(
     openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0),
-    models,
     completion,
-    batch_of_token_ids,
     chat,
     streamed_chat,
-    several_choices,
     schema,
-    closed_stream,
     response,
-    conversation_of_responses,
     tools_of_responses,
     orders_of_codex,
     default_request_of_kimi_code,
-    parsed_response,
-    wrong_model,
-    too_long,
 )
