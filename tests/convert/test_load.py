@@ -90,13 +90,6 @@ def test_the_head_can_be_chosen(target: Target) -> None:
         load_draft(REDUCED, target, lm_head="target")
 
 
-def test_rope_theta_and_aux_convention_can_be_overridden(target: Target) -> None:
-    draft = load_draft(FULL, target, rope_theta=10000, aux_id_convention="before")
-    assert draft.config.rope.theta == 10000.0
-    assert draft.config.aux_layer_ids == (0, 1, 2)
-    assert load_draft(FULL, target).config.aux_layer_ids == (1, 2, 3)
-
-
 def test_the_id_map_is_the_files(target: Target) -> None:
     """d2t says by how much an id moves, not where it goes."""
     target_ids = load_draft(REDUCED, target).target_ids

@@ -166,11 +166,3 @@ def test_a_single_aux_layer_survives_the_round_trip(target: Target, tmp_path: Pa
     assert draft.config.aux_layer_ids == (2,)
     save_hf(draft, tmp_path / "saved")
     assert_same(load_draft(tmp_path / "saved", target), draft)
-
-
-def test_rope_of_a_latent_draft_can_be_overridden(target: Target) -> None:
-    draft = load_draft(LATENT, target, rope_theta=10000, yarn_factor=32)
-    yarn = draft.config.rope.yarn
-    assert yarn is not None
-    assert (draft.config.rope.theta, yarn.factor) == (10000.0, 32.0)
-    assert draft.midlayer.self_attn.scale == pytest.approx(24**-0.5 * 1.3465736**2)

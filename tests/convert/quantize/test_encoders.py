@@ -116,12 +116,6 @@ def test_int4_channels_come_in_whole_words() -> None:
         scheme_of("int4").parts((4, 12))
 
 
-@pytest.mark.parametrize(("name", "size"), [("mxfp4", 32), ("int4", 16)])
-def test_a_group_size_that_no_checkpoint_uses_is_refused(name: str, size: int) -> None:
-    with pytest.raises(ValueError, match="--group-size"):
-        scheme_of(name, size)
-
-
 @given(st.floats(-8, 8, width=32) | st.sampled_from([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]))
 def test_e2m1_takes_the_nearest_value_and_the_even_code_of_two(value: float) -> None:
     table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])

@@ -17,12 +17,10 @@ from tolerances import FLOAT32_ATOL
 from convert import load_draft, load_target
 from convert.files.safetensors_files import Checkpoint
 from convert.published.weights import parts_by_weight
-from convert.quantize import accept_change
 from convert.quantize.accept_change import accept_length, read_prompts
 from eagle3_jax import draft_forward, forward
 from eagle3_jax.generation import Generation
 from eagle3_jax.models.target import Target
-from pallas_kernels import QuantizedArray
 
 DRAFT, KIMI = ORACLES / "quantizer/source", ORACLES / "kimi_bf16"
 TOKENS = np.array([[5, 9, 70, 33, 8]])
@@ -65,28 +63,6 @@ def test_a_quantised_target_computes_with_the_weights_that_were_written(
     target = load_target(tmp_path / "out", dtype=jnp.float32, quantize_activations=False)
     ours, expected = forward(target, TOKENS), forward(plain, TOKENS)
     np.testing.assert_allclose(ours.logits, expected.logits, atol=FLOAT32_ATOL)
-
-
-def test_accept_change_runs_both_drafts_on_every_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quantized(DRAFT, tmp_path / "out", "ptpc_fp8")
-    (tmp_path / "prompts.jsonl").write_text("[5, 9]\n[1, 2, 3]\n", encoding="utf-8")
-    seen = []
-
-    def pretend(target: Any, draft: Any, prompts: Any, sampling: Any, **options: Any) -> Any:
-        seen.append((draft, prompts, sampling.temperature, sampling.max_tokens, options))
-        return [Generation([1], "length", [len(seen)], 0)]
-
-    monkeypatch.setattr(accept_change, "generate", pretend)
-    change = accept_change.accept_change(
-        KIMI, tmp_path / "out", DRAFT, tmp_path / "prompts.jsonl", num_speculative_tokens=2
-    )
-    assert (change.first, change.second, change.prompts) == (2, 3, 2)
-    (quantised, *called), (plain, *same) = seen
-    assert called == same == [[[5, 9], [1, 2, 3]], 0, 64, {"num_speculative_tokens": 2}]
-    kernels = [draft.midlayer.self_attn.q_proj.kernel.get_value() for draft in (quantised, plain)]
-    assert isinstance(kernels[0], QuantizedArray) and not isinstance(kernels[1], QuantizedArray)
 
 
 def test_accept_length_counts_the_bonus_token() -> None:
