@@ -18,9 +18,6 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "http://example.com/a.png"}}
 
 BAD_COMPLETIONS = {
     "temperature": {"temperature": -1},
-    "top_p": {"top_p": 0},
-    "top_k": {"top_k": -2},
-    "min_p": {"min_p": 1.5},
     "n": {"n": 0},
     "seed": {"seed": 2**63},
     "max_tokens": {"max_tokens": 0},
@@ -45,8 +42,6 @@ BAD_COMPLETIONS = {
     "allowed_token_ids": {"allowed_token_ids": []},
     "bad_words": {"bad_words": [" "]},
     "at most 128 spellings": {"bad_words": [f"word{i}" for i in range(65)]},
-    "presence_penalty": {"presence_penalty": 2.5},
-    "frequency_penalty": {"frequency_penalty": -2.5},
     "repetition_penalty": {"repetition_penalty": 0},
     "speculative": {"speculative": {"num_tokens": -1}},
     "response_format": {"response_format": {"type": "xml"}},
