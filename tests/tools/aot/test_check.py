@@ -25,7 +25,7 @@ from eagle3_tools.aot.expectations import (
     matrix_problems,
     temporary_problems,
 )
-from eagle3_tools.aot.workers import Failure
+from eagle3_tools.checks.pool import Failure
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import AMD, ARCHS
@@ -143,7 +143,7 @@ def test_a_crash_is_a_failed_line_and_decides_the_exit_status(
     monkeypatch.setattr(targets.AMD, "is_installed", lambda: True)
     monkeypatch.setattr(targets.NVIDIA, "is_installed", lambda: False)
     monkeypatch.setattr(command, "all_cases", lambda: [small_case(matmul(64))])
-    monkeypatch.setattr(command, "run_each", results)
+    monkeypatch.setattr("eagle3_tools.checks.check.run_each", results)
     wanted = 2
     assert command.main(["--json", str(tmp_path / "found.json")]) == 1
     printed = capsys.readouterr().out

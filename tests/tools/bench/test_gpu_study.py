@@ -19,7 +19,7 @@ from eagle3_jax.engine import EngineConfig
 from eagle3_tools.bench.cli import parse_bench_flags
 from eagle3_tools.bench.gpu import bare_round as rounds
 from eagle3_tools.bench.gpu.launched import UNNAMED, Launched, launched_by, read_trace
-from eagle3_tools.kernel_bench.record import read_record
+from eagle3_tools.checks.record import read_record
 
 KINDS = ["conditions", "round", "loop", "tokens", "bars"]
 """Of the lines of a record."""

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eagle3_tools.aot.workers import Failure
+from eagle3_tools.checks.pool import Failure
+from eagle3_tools.checks.record import Record, read_record
 from eagle3_tools.kernel_bench import __main__ as command
 from eagle3_tools.kernel_bench import carry as carrying
 from eagle3_tools.kernel_bench import session
 from eagle3_tools.kernel_bench.ahead import Ahead
 from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.measure import Measured
-from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
 from eagle3_tools.kernel_bench.timing import Spread, Timed
 from eagle3_tools.kernel_bench.worker import Job, Opening
 from pallas_kernels.all_cases import all_cases
@@ -105,7 +105,7 @@ def test_a_record_is_read_up_to_a_line_that_was_cut_off(tmp_path: Path):
     record.begin()
     record.add("case", **json.loads(json.dumps(result, default=vars)))
     (line,) = read_record(path)
-    assert measured_case(line) == result
+    assert Measured.of_line(line) == result
     with path.open("a") as file:
         file.write('{"kind": "ca')
     assert read_record(path) == [line]

@@ -19,20 +19,23 @@ from eagle3_tools.aot import Program
 from eagle3_tools.aot.amd.code_object import GpuKernel
 from eagle3_tools.aot.collectives import Collective
 from eagle3_tools.aot.launches import Launch, count
-from eagle3_tools.aot.workers import Failure
+from eagle3_tools.checks.pool import Failure
 from eagle3_tools.plan.compile import prefill, tower
 from eagle3_tools.plan.compile.compiled_round import CompiledRound, RoundShape
-from eagle3_tools.plan.compile.full_size import FullSizeReport, refusals
-from eagle3_tools.plan.compile.full_size_pairs import full_size_options
-from eagle3_tools.plan.compile.full_size_problems import (
+from eagle3_tools.plan.compile.full_size import (
     collective_problems,
     full_size_problems,
     launch_problems,
 )
-from eagle3_tools.plan.compile.full_size_table import print_full_size
+from eagle3_tools.plan.compile.full_size_pairs import full_size_options, print_rounds
 from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES, RoundReport, launches_of_layers
-from eagle3_tools.plan.compile.training_problems import training_problems
-from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_options
+from eagle3_tools.plan.compile.report import ProgramReport, refusals
+from eagle3_tools.plan.compile.training_step import (
+    DRAFTS,
+    TARGETS,
+    step_options,
+    training_problems,
+)
 from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.planner import AbstractPair, read_pair
 from eagle3_tools.plan.training.model import TrainingPlan
@@ -213,16 +216,16 @@ def test_a_collective_of_the_caches_size_is_said(shape: tuple[int, ...]) -> None
     assert len(list(collective_problems(found, DIVIDED, MLA_PAIR))) == 1
 
 
-REPORT = FullSizeReport(
-    options=OPTIONS,
-    planned_bytes=200 << 30,
+REPORT = ProgramReport(
+    job=OPTIONS,
+    planned={"arguments": 200 << 30},
     argument_bytes=201 << 30,
-    state_bytes=1000,
+    donated_bytes=1000,
     alias_bytes=500,
     temporary_bytes=300 << 20,
-    kv_tokens=1234567,
+    figures={"KV tokens": 1234567},
     per_layer=16.1,
-    program=1111,
+    launches=1111,
     collectives=Counter({SUM: 123, Collective("all-reduce", "f32", (64,), 8): 1}),
     telling=124,
     failures=(),
@@ -237,10 +240,10 @@ def test_launches_that_dividing_adds_to_a_layer_are_bounded(a_layer: int, holds:
     """Two arrays that are gathered in one launch count once."""
     undivided = replace(DIVIDED, parallel=replace(DIVIDED.parallel, context_parts=1))
     told = Counter({one: 64 for one in exchanges()[:3]}) + Counter({SUM: 144})
-    whole = replace(REPORT, options=undivided, collectives=Counter({SUM: 144}), telling=144)
-    divided = replace(REPORT, options=DIVIDED, collectives=told, telling=144 + 64 * a_layer)
+    whole = replace(REPORT, job=undivided, collectives=Counter({SUM: 144}), telling=144)
+    divided = replace(REPORT, job=DIVIDED, collectives=told, telling=144 + 64 * a_layer)
     shown, options = io.StringIO(), [undivided, DIVIDED]
-    assert print_full_size(Console(file=shown, width=250), options, [whole, divided]) == holds
+    assert print_rounds(Console(file=shown, width=250), options, [whole, divided]) == holds
     assert f"DCP8, k = 3, batch 64: {a_layer:+.2f} launches a layer" in shown.getvalue()
 
 
@@ -250,14 +253,14 @@ LATE = Failure("took longer than 9 s")
 def test_the_table_of_rounds_has_a_line_for_each_and_says_what_failed() -> None:
     shown = io.StringIO()
     results = [REPORT, replace(REPORT, failures=("a spill",)), LATE]
-    assert not print_full_size(Console(file=shown, width=250), [OPTIONS] * 3, results)
+    assert not print_rounds(Console(file=shown, width=250), [OPTIONS] * 3, results)
     text, name = shown.getvalue(), "kimi-k2.5-mxfp4 + kimi-k2.5-eagle3-fp8, MI355X TP4, k = 3"
     for cell in ("201.0", "100.50%", "1,234,567", "50%", "300", "16.1", "1111", "124", "3.0"):
         assert text.count(f" {cell} ") == 2
     assert "123 x all-reduce bf16[64, 4, 7168], 3,670,016 B" in text
     for reason in ("a spill", LATE.reason):
         assert f"FAILED {name}, batch 64: {reason}" in text
-    assert print_full_size(Console(file=io.StringIO()), [OPTIONS], [REPORT])
+    assert print_rounds(Console(file=io.StringIO()), [OPTIONS], [REPORT])
 
 
 MOST = MOST_LAUNCHES["mxfp4", 16]

@@ -14,12 +14,19 @@ from rich.console import Console
 from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.training.distillation import CPU_BLOCK
 from eagle3_tools.aot.collectives import Collective, collectives
-from eagle3_tools.aot.workers import Failure
-from eagle3_tools.plan.compile.training_problems import collective_problems
+from eagle3_tools.checks.pool import Failure
+from eagle3_tools.plan.compile.report import ProgramReport
 from eagle3_tools.plan.compile.training_programs import training_programs
-from eagle3_tools.plan.compile.training_report import Job, StepReport
-from eagle3_tools.plan.compile.training_step import DRAFTS, TARGETS, step_jobs, step_options
-from eagle3_tools.plan.compile.training_table import held_bytes, print_steps
+from eagle3_tools.plan.compile.training_step import (
+    DRAFTS,
+    TARGETS,
+    Job,
+    collective_problems,
+    held_bytes,
+    print_steps,
+    step_jobs,
+    step_options,
+)
 from eagle3_tools.plan.planner import AbstractPair, read_pair
 from eagle3_tools.plan.training.model import TrainingPlan
 
@@ -124,18 +131,18 @@ def test_logits_a_third_sum_a_layer_and_sums_of_other_widths_are_said() -> None:
     assert said == "all-reduce of bf16[20480, 14336]"
 
 
-def report(job: Job, **changes: Any) -> StepReport:
-    found = StepReport(
+def report(job: Job, **changes: Any) -> ProgramReport:
+    found = ProgramReport(
         job=job,
         argument_bytes=70 << 30,
-        planned_arguments=70 << 30,
-        shared_bytes=0,
+        planned={"arguments": 70 << 30, "temporaries": 4 << 30},
+        figures={"shared": 0},
         temporary_bytes=2 << 30,
-        planned_temporaries=4 << 30,
         donated_bytes=0,
         alias_bytes=0,
         launches=1111,
         collectives=Counter({SUM: 123}),
+        telling=123,
         failures=(),
         seconds=99.0,
         peak_bytes=1 << 30,
@@ -147,7 +154,7 @@ def test_the_tables_have_programs_and_pairs_and_say_what_failed() -> None:
     jobs = list(step_jobs(PUBLISHED))
     results = [report(job) for job in jobs]
     update = replace(
-        results[2], argument_bytes=9 << 30, shared_bytes=1 << 30, temporary_bytes=3 << 30
+        results[2], argument_bytes=9 << 30, figures={"shared": 1 << 30}, temporary_bytes=3 << 30
     )
     assert held_bytes(results[0], update) == (70 + 9 - 1 + 3) << 30
     shown = io.StringIO()

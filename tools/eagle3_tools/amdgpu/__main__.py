@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
-
+from eagle3_tools.checks.check import console_of, table_of
 from pallas_kernels.case import AMD
 
 FILE_WIDTH = 160
@@ -26,12 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("tinygrad is not installed: pip install '.[rocm-check]'", file=sys.stderr)
         return 2
     os.environ["JAX_PLATFORMS"] = "cpu"  # For the workers: no plugin looks for devices.
-    from eagle3_tools.amdgpu.jobs import jobs_for, run
-    from eagle3_tools.amdgpu.report import case_table, opcode_table, summary, there, write_record
+    from eagle3_tools.amdgpu.jobs import PROGRAMS, run
+    from eagle3_tools.amdgpu.report import opcode_table, summary, there, write_record
     from eagle3_tools.amdgpu.witness.table import MISSING, witness_of
     from eagle3_tools.aot import targets
 
-    jobs = jobs_for(flags.arch or AMD, flags.only, flags.short)
+    jobs = list(PROGRAMS.build(flags))
     if not jobs:
         print("no case is called like that", file=sys.stderr)
         return 2
@@ -40,8 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     begin = time.monotonic()
     results = run(jobs, flags.jobs)
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
-    console.print(case_table(results))
+    console = console_of(FILE_WIDTH)
+    executed = [result for result in results if result.launches or result.problems]
+    left = ("case", "GPU", "")
+    console.print(table_of(PROGRAMS.name, PROGRAMS.columns, executed, left=left, box=None))
     console.print(opcode_table(results, witness_of))
     console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
     if flags.json:

@@ -7,11 +7,11 @@ import jax
 
 from eagle3_tools.amdgpu.check import Checked, code_problems, kernels_of, own_kernels, unsettled
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
-from eagle3_tools.plan.compile.full_size import full_size_round
-from eagle3_tools.plan.compile.full_size_pairs import full_size_options
-from eagle3_tools.plan.compile.full_size_table import name_of
+from eagle3_tools.plan.compile.full_size import full_size_program
+from eagle3_tools.plan.compile.full_size_pairs import full_size_options, name_of
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.options import PlanOptions
+from eagle3_tools.plan.planner import make_plan, read_pair
 from pallas_kernels import gpu
 from pallas_kernels.all_cases import all_cases
 
@@ -31,7 +31,9 @@ def check_code(job: tuple[str, str, int]) -> Checked:
 def check_full_size_code(job: tuple[str, str, int]) -> Checked:
     """Check the code of a published pair's round at full size."""
     name, arch, _ = job
-    found = full_size_round(full_size_rounds()[name])
+    options = full_size_rounds()[name]
+    pair = read_pair(options)
+    found = full_size_program(options, pair, make_plan(options, pair).memory)
     return read(f"code of {name}", Source(arch, found.function, found.shapes, (found.state,)))
 
 

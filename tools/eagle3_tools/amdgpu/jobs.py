@@ -1,10 +1,8 @@
 """List the programs to check, and run them in processes that may crash or hang."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from rich.progress import Progress
+from math import isnan
 
 from eagle3_tools.amdgpu.cases import emulated_cases
 from eagle3_tools.amdgpu.check import POISON, Checked, check_named
@@ -18,8 +16,10 @@ from eagle3_tools.amdgpu.check_round import check_round, round_name
 from eagle3_tools.amdgpu.check_tower import NAME as TOWER
 from eagle3_tools.amdgpu.check_tower import check_tower
 from eagle3_tools.amdgpu.rounds.small_pair import FORMATS
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.check import Check
+from eagle3_tools.checks.pool import Failure
 from pallas_kernels.all_cases import all_cases
+from pallas_kernels.case import AMD
 
 LIMIT_S = 1800.0
 ROUNDS = 3
@@ -81,24 +81,38 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
     ]
 
 
-def run(jobs: Sequence[Job], processes: int) -> list[Checked]:
-    """Run every job; one that crashes or hangs becomes a failed check."""
-    return [
-        Checked(job.name, job.arch, (f"{result.reason} {result.said}".strip(),))
-        if isinstance(result, Failure)
-        else result
-        for job, result in zip(jobs, _shown(_check, jobs, processes), strict=True)
-    ]
-
-
-def _check(job: Job) -> Checked:
+def _run(job: Job) -> Checked:
     return job.check((job.name, job.arch, job.times))
 
 
-def _shown(function: Callable[[Any], Any], jobs: Sequence[Job], processes: int) -> Iterator[Any]:
-    """Yield results in order, with a progress bar on terminals."""
-    with Progress(transient=True) as progress:
-        task = progress.add_task("executing", total=len(jobs))
-        for result in run_each(function, jobs, processes=processes, limit_s=LIMIT_S):
-            progress.advance(task)
-            yield result
+PROGRAMS = Check[Job, Checked](
+    name="Executed by the emulator",
+    build=lambda flags: jobs_for(flags.arch or AMD, flags.only, flags.short),
+    run=_run,
+    expect=lambda found: found.problems,
+    label=lambda job: f"{job.name} on {job.arch}",
+    columns={
+        "case": lambda found: found.case,
+        "GPU": lambda found: found.arch,
+        "workgroups": lambda found: f"{found.workgroups}",
+        "wave instr.": lambda found: f"{found.instructions.total()}",
+        "of reference": lambda found: _error(found.reference, found.allowed[0]),
+        "of interpreted": lambda found: _error(found.interpreted, found.allowed[1]),
+        "library": lambda found: f"{found.library_share:.0%}",
+        "s": lambda found: f"{found.seconds:.1f}",
+        "": lambda found: "[red]FAILED[/red]" if found.problems else "ok",
+    },
+    reuse=True,
+)
+
+
+def run(jobs: Sequence[Job], processes: int) -> list[Checked]:
+    """Run every job; one that crashes or hangs becomes a failed check."""
+    return [
+        Checked(job.name, job.arch, (f"{result}",)) if isinstance(result, Failure) else result
+        for job, result in zip(jobs, PROGRAMS.results(jobs, LIMIT_S, processes), strict=True)
+    ]
+
+
+def _error(error: float, most: float) -> str:
+    return "" if isnan(most) else f"{error:.1e} ({most:g})"

@@ -1,4 +1,4 @@
-"""Tables and a JSON record of the checks."""
+"""The table of opcodes, totals and a JSON record of the checks."""
 
 import json
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from eagle3_tools.amdgpu.check import Checked
+from eagle3_tools.checks.check import table_of
 
 CLASSES: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("matrix", lambda name: name.startswith("v_mfma")),
@@ -30,41 +31,14 @@ def by_class(instructions: Counter[str]) -> dict[str, int]:
     return {label: total[label] for label, _ in CLASSES}
 
 
-def case_table(results: Iterable[Checked]) -> Table:
-    """Return a table with a line for each case and GPU."""
-    shown = Table(title="Executed by the emulator", title_justify="left", box=None)
-    for heading in ("case", "GPU"):
-        shown.add_column(heading, no_wrap=True)
-    for heading in ("workgroups", "wave instr.", "of reference", "of interpreted", "library", "s"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column("", no_wrap=True)
-    for result in (result for result in results if result.launches or result.problems):
-        errors = zip((result.reference, result.interpreted), result.allowed, strict=True)
-        shown.add_row(
-            result.case,
-            result.arch,
-            f"{result.workgroups}",
-            f"{sum(result.instructions.values())}",
-            *("" if isnan(most) else f"{error:.1e} ({most:g})" for error, most in errors),
-            f"{result.library_share:.0%}",
-            f"{result.seconds:.1f}",
-            "[red]FAILED[/red]" if result.problems else "ok",
-        )
-    return shown
-
-
 def opcode_table(results: Sequence[Checked], witness_of: Callable[[str], str]) -> Table:
     """Return a table with a line for each opcode: executions on each GPU, and its witness."""
     archs = sorted({result.arch for result in results}, reverse=True)
     counts = {arch: executed(results, arch) for arch in archs}
-    shown = Table(title="Opcodes", title_justify="left", box=None)
-    shown.add_column("opcode", no_wrap=True)
-    for arch in archs:
-        shown.add_column(arch, justify="right", no_wrap=True)
-    shown.add_column("second witness", no_wrap=True)
-    for name in sorted(there(results)):
-        shown.add_row(name, *(f"{counts[arch][name]}" for arch in archs), witness_of(name))
-    return shown
+    of_archs = {arch: lambda name, arch=arch: f"{counts[arch][name]}" for arch in archs}
+    columns = {"opcode": str, **of_archs, "second witness": witness_of}
+    left = ("opcode", "second witness")
+    return table_of("Opcodes", columns, sorted(there(results)), left=left, box=None)
 
 
 def executed(results: Iterable[Checked], arch: str) -> Counter[str]:

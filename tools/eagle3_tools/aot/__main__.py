@@ -11,14 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from eagle3_tools.aot.check import Checked, check_named, read_named
-from eagle3_tools.aot.report import overview, summary, table, write_json
+from eagle3_tools.aot.report import overview, summary, table, write_results
 from eagle3_tools.aot.targets import TARGETS, target_of
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.check import Check, console_of, print_lines
+from eagle3_tools.checks.pool import Failure
 from eagle3_tools.kernel_model.facts import KernelFacts, Work
 from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.named import named
@@ -87,28 +87,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         absent = dict.fromkeys(target_of(arch) for arch in asked if arch not in archs)
         print("\n".join(target.not_installed for target in absent), file=sys.stderr)
         return 2
-    cases = named(all_cases()) if flags.record else all_cases()
-    jobs = chosen(cases, archs, flags.only, flags.short)
+    flags.arch = archs
+    check = READ_KERNELS if flags.facts or flags.record else KERNELS
+    jobs = list(check.build(flags))
     if not jobs:
         print("no case is called like that", file=sys.stderr)
         return 2
     begin = time.monotonic()
-    results = list(run(jobs, flags.jobs, flags.limit, facts=bool(flags.facts or flags.record)))
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    found = check.results(jobs, flags.limit, flags.jobs)
+    # A job that crashes or hangs has failed.
+    results = [
+        Checked(*job, (f"{result}",)) if isinstance(result, Failure) else result
+        for job, result in zip(jobs, found, strict=True)
+    ]
+    console = console_of(FILE_WIDTH)
     if flags.facts:
         lines = [x for r in results if r.facts for x in facts_lines(r.facts, BY_ARCH[r.arch])]
-        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, lines)
     for target in () if flags.facts else TARGETS:
         if of_target := [result for result in results if target_of(result.arch) is target]:
             console.print(table(of_target, target))
             console.print(overview(of_target, target))
-    console.print("\n".join(summary(results, time.monotonic() - begin)), markup=False)
+    print_lines(console, check.failures(jobs, results))
+    console.print(summary(results, time.monotonic() - begin), markup=False)
     if flags.record:
         for arch in dict.fromkeys(result.arch for result in results):
             facts = [r.facts for r in results if r.arch == arch and r.facts]
             console.print(f"written: {write_record(arch, facts, flags.record)}", highlight=False)
     if flags.json:
-        write_json(flags.json, results)
+        write_results(flags.json, results)
     return 1 if any(result.problems for result in results) else 0
 
 
@@ -167,18 +174,19 @@ def _rows(case: Case) -> int:
     return int(said[1]) if said else 0
 
 
-def run(
-    jobs: Sequence[tuple[str, str]], processes: int, limit_s: float, *, facts: bool = False
-) -> list[Checked]:
-    """Check every job. A job that crashes or hangs is reported as failed."""
-    function = read_named if facts else check_named
-    results = run_each(function, jobs, processes=processes, limit_s=limit_s)
-    return [
-        Checked(*job, (f"{result.reason} {result.said}".strip(),))
-        if isinstance(result, Failure)
-        else result
-        for job, result in zip(jobs, results, strict=True)
-    ]
+KERNELS = Check[tuple[str, str], Checked](
+    name="Compiled kernels",
+    build=lambda flags: chosen(
+        named(all_cases()) if flags.record else all_cases(), flags.arch, flags.only, flags.short
+    ),
+    run=check_named,
+    expect=lambda found: found.problems,
+    label=" ".join,
+    columns={},
+    reuse=True,
+)
+READ_KERNELS = replace(KERNELS, run=read_named)
+"""The same check, which also reads the facts of the kernels' code."""
 
 
 if __name__ == "__main__":

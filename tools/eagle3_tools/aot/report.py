@@ -1,116 +1,112 @@
-"""Report of compiled cases as a table, a list of failures and a JSON file."""
+"""Report of compiled cases as tables, a list of failures and a JSON file."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from eagle3_tools.aot.check import Checked
-from eagle3_tools.aot.target import Target
+from eagle3_tools.aot.target import Column, Target
+from eagle3_tools.checks.check import table_of
+from eagle3_tools.checks.record import write_json
 from pallas_kernels import gpu
 
 _MATRIX = "matrix instructions"
 
 
+class _Row(NamedTuple):
+    """One kernel of a case, None for a case without kernels. first: whether it is the case's first,
+    which also shows the case's own figures."""
+
+    result: Checked
+    kernel: Any
+    first: bool
+
+
 def table(results: Iterable[Checked], target: Target) -> Table:
     """Build a table with a row for each kernel of each case, for one vendor's GPUs."""
-    shown = Table(title=f"Compiled by XLA's {target.name} compiler", title_justify="left", box=None)
-    _add_columns(shown, ("case", "arch", "kernel"), target, ("temp MiB", "s"))
-    shown.add_column("")
+    rows = []
     for result in results:
-        kernels = sorted(result.kernels, key=lambda kernel: kernel.name)
-        for index, kernel in enumerate(kernels or (None,)):
-            first = index == 0
-            shown.add_row(
-                result.case if first else "",
-                result.arch if first else "",
-                *_kernel_cells(kernel, result, target),
-                f"{result.temporary_bytes / 2**20:.1f}" if first else "",
-                f"{result.seconds:.1f}" if first else "",
-                ("[red]FAILED[/red]" if result.problems else "ok") if first else "",
-            )
-    return shown
+        kernels: Sequence[Any] = sorted(result.kernels, key=lambda kernel: kernel.name)
+        rows += [_Row(result, kernel, i == 0) for i, kernel in enumerate(kernels or [None])]
+
+    def once(cell: Callable[[Checked], str]) -> Callable[[_Row], str]:
+        return lambda row: cell(row.result) if row.first else ""
+
+    def of_kernel(cell: Callable[[Any, str], str]) -> Callable[[_Row], str]:
+        return lambda row: "" if row.kernel is None else cell(row.kernel, row.result.arch)
+
+    def figure(column: Column) -> Callable[[_Row], str]:
+        return of_kernel(lambda kernel, arch: f"{column.value(kernel, gpu.KNOWN[arch]):.0f}")
+
+    columns = {
+        "case": once(lambda result: result.case),
+        "arch": once(lambda result: result.arch),
+        "kernel": of_kernel(lambda kernel, _: kernel.name),
+        **{column.heading: figure(column) for column in target.columns},
+        _MATRIX: of_kernel(lambda kernel, _: _counted(kernel.matrix)),
+        "temp MiB": once(lambda result: f"{result.temporary_bytes / 2**20:.1f}"),
+        "s": once(lambda result: f"{result.seconds:.1f}"),
+        "": once(lambda result: "[red]FAILED[/red]" if result.problems else "ok"),
+    }
+    title = f"Compiled by XLA's {target.name} compiler"
+    return table_of(title, columns, rows, left=("case", "arch", "kernel", _MATRIX, ""), box=None)
 
 
 def overview(results: Sequence[Checked], target: Target) -> Table:
     """Build a table with a row for each operation and architecture: the worst of its kernels."""
-    shown = Table(title="By operation, the worst of each", title_justify="left", box=None)
-    _add_columns(shown, ("operation", "arch"), target, (), ("programs", "failed"))
     grouped: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         grouped.setdefault((result.case.partition(" ")[0], result.arch), []).append(result)
-    for (operation, arch), group in grouped.items():
-        kernels = [kernel for result in group for kernel in result.kernels]
-        figures = [_figures(kernel, arch, target) for kernel in kernels]
-        by_column = zip(*figures, strict=True) if figures else [()] * len(target.columns)
-        worst = (
-            f"{column.worst(values):.0f}" if values else ""
-            for column, values in zip(target.columns, by_column, strict=True)
-        )
-        shown.add_row(
-            operation,
-            arch,
-            f"{len(group)}",
-            f"{sum(bool(result.problems) for result in group)}",
-            *worst,
-            ", ".join(sorted({target.short_name(name) for k in kernels for name in k.matrix})),
-        )
-    return shown
+
+    def worst(column: Column) -> Callable[[tuple[str, str]], str]:
+        def cell(group: tuple[str, str]) -> str:
+            known = gpu.KNOWN[group[1]]
+            values = [float(column.value(kernel, known)) for kernel in _kernels(grouped[group])]
+            return f"{column.worst(values):.0f}" if values else ""
+
+        return cell
+
+    def instructions(group: tuple[str, str]) -> str:
+        used = (name for kernel in _kernels(grouped[group]) for name in kernel.matrix)
+        return ", ".join(sorted(set(map(target.short_name, used))))
+
+    columns = {
+        "operation": lambda group: group[0],
+        "arch": lambda group: group[1],
+        "programs": lambda group: f"{len(grouped[group])}",
+        "failed": lambda group: f"{sum(bool(result.problems) for result in grouped[group])}",
+        **{column.heading: worst(column) for column in target.columns},
+        _MATRIX: instructions,
+    }
+    title, left = "By operation, the worst of each", ("operation", "arch", _MATRIX)
+    return table_of(title, columns, grouped, left=left, box=None)
 
 
-def _add_columns(
-    shown: Table,
-    words: Sequence[str],
-    target: Target,
-    after: Sequence[str],
-    before: Sequence[str] = (),
-) -> None:
-    """Add left-aligned word columns, and right-aligned number columns around the target's."""
-    for heading in words:
-        shown.add_column(heading, no_wrap=True)
-    for heading in (*before, *(column.heading for column in target.columns)):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column(_MATRIX, no_wrap=True)
-    for heading in after:
-        shown.add_column(heading, justify="right", no_wrap=True)
+def _kernels(results: Iterable[Checked]) -> list[Any]:
+    return [kernel for result in results for kernel in result.kernels]
 
 
-def _kernel_cells(kernel: Any, result: Checked, target: Target) -> tuple[str, ...]:
-    if kernel is None:
-        return ("",) * (len(target.columns) + 2)
-    figures = _figures(kernel, result.arch, target)
-    matrix = (f"{times} {name.removeprefix('mfma.')}" for name, times in kernel.matrix.items())
-    return kernel.name, *(f"{figure:.0f}" for figure in figures), ", ".join(matrix)
+def _counted(matrix: dict[str, int]) -> str:
+    return ", ".join(f"{times} {name.removeprefix('mfma.')}" for name, times in matrix.items())
 
 
-def _figures(kernel: Any, arch: str, target: Target) -> list[float]:
-    return [float(column.value(kernel, gpu.KNOWN[arch])) for column in target.columns]
+def summary(results: Sequence[Checked], seconds: float) -> str:
+    """Return the totals."""
+    failed = sum(bool(result.problems) for result in results)
+    return (
+        f"{len(results)} programs with {len(_kernels(results))} kernels compiled in {seconds:.0f} "
+        f"s: {len(results) - failed} as they must be, {failed} not"
+    )
 
 
-def summary(results: Sequence[Checked], seconds: float) -> list[str]:
-    """Return every failure, then the totals."""
-    failed = [result for result in results if result.problems]
-    lines = [
-        f"FAILED {result.case} {result.arch}: {problem}"
-        for result in failed
-        for problem in result.problems
-    ]
-    kernels = sum(len(result.kernels) for result in results)
-    return [
-        *lines,
-        f"{len(results)} programs with {kernels} kernels compiled in {seconds:.0f} s: "
-        f"{len(results) - len(failed)} as they must be, {len(failed)} not",
-    ]
-
-
-def write_json(path: str | Path, results: Sequence[Checked]) -> None:
+def write_results(path: str | Path, results: Sequence[Checked]) -> None:
     """Write a record for each case and architecture."""
     records = [asdict(result) for result in results]
     for record in records:
         for kernel in record["kernels"]:
             for code in ("code", "ptx"):
                 kernel.pop(code, None)
-    Path(path).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    write_json(path, records, indent=1)

@@ -69,6 +69,17 @@ class Measured:
     peers: dict[str, Spread | str] = field(default_factory=dict)
     refused: str = ""
 
+    @classmethod
+    def of_line(cls, line: dict[str, Any]) -> "Measured":
+        """Read a `case` line of a record."""
+        fields = {name: value for name, value in line.items() if name != "kind"}
+        timed, peers = fields.pop("timed"), fields.pop("peers")
+        return cls(
+            **fields,
+            timed=timed and Timed(*(Spread(**timed[name]) for name in ("us", "with_launch_us"))),
+            peers={n: Spread(**v) if isinstance(v, dict) else v for n, v in peers.items()},
+        )
+
     @property
     def share(self) -> float:
         """Fraction of the floor; 1 cannot be exceeded."""

@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.pool import Failure, run_each
+from eagle3_tools.checks.record import Record, read_record
 from eagle3_tools.kernel_bench.ahead import THREADS
 from eagle3_tools.kernel_bench.bars import Bar, bars
 from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.measure import Measured, with_floor
 from eagle3_tools.kernel_bench.peers import FLEX
-from eagle3_tools.kernel_bench.record import Record, measured_case, read_record
 from eagle3_tools.kernel_bench.timing import Spread
 from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work
 from pallas_kernels.case import Case
@@ -110,7 +110,7 @@ class Session:
         kept = read_record(path) if resume and path and path.exists() else []
         kept = [line for line in kept if line["kind"] != "bars"]
         self._record.begin(kept)
-        cases = [measured_case(line) for line in kept if line["kind"] == "case"]
+        cases = [Measured.of_line(line) for line in kept if line["kind"] == "case"]
         self._results = [result for result in cases if result.timed]
 
     def _jobs(self, until: float, crash: str | None) -> list[Job]:
@@ -130,7 +130,7 @@ class Session:
 
     def _open(self, result: Opening | Failure) -> None:
         if isinstance(result, Failure):
-            self._record.add("ceilings", failed=f"{result.reason} {result.said}".strip())
+            self._record.add("ceilings", failed=f"{result}")
             self._console.print(f"no ceilings: {result.reason}", markup=False)
             return
         self._ceilings = result.ceilings

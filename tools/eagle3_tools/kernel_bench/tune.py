@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.pool import Failure, run_each
 from eagle3_tools.kernel_bench.ahead import THREADS
 from eagle3_tools.kernel_bench.correct import largest_error
 from eagle3_tools.kernel_bench.timing import (

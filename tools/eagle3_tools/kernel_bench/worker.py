@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.aot.workers import Last
+from eagle3_tools.checks.pool import Last
+from eagle3_tools.checks.record import commit, versions
 from eagle3_tools.kernel_bench.ahead import Ahead
 from eagle3_tools.kernel_bench.ceilings import Ceilings, measure_ceilings
 from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Opening:
-    """Device, date and versions, and the device's measured limits."""
+    """Device, date, versions and commit, and the device's measured limits."""
 
     conditions: dict[str, Any]
     ceilings: Ceilings
@@ -108,17 +108,14 @@ def _measure(job: Job, case: Case, programs: Ahead) -> Measured:
 
 
 def conditions() -> dict[str, Any]:
-    """Return device, date and versions."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    device = jax.devices()[0]
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    arch = gpu.current().arch
-    return {"device": device.device_kind, "arch": arch, "date": now, "versions": versions}
+    """Return device, date, versions and commit."""
+    return {
+        "device": jax.devices()[0].device_kind,
+        "arch": gpu.current().arch,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(_PACKAGES),
+        "commit": commit(),
+    }
 
 
 def _ceilings(dry_run: bool) -> Ceilings:

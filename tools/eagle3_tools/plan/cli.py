@@ -75,7 +75,8 @@ def _kernels(console: Console, only: str, before: Path | None) -> None:
 
 def _compile(console: Console, options: PlanOptions) -> int:
     from eagle3_tools.aot.targets import AMD
-    from eagle3_tools.plan.compile.full_size_table import compile_full_size, print_full_size
+    from eagle3_tools.plan.compile.full_size_pairs import ROUNDS, print_rounds
+    from eagle3_tools.plan.compile.report import LIMIT_S
     from eagle3_tools.plan.planner import make_plan, read_pair
 
     if not AMD.is_installed():
@@ -83,10 +84,10 @@ def _compile(console: Console, options: PlanOptions) -> int:
     make_plan(options, read_pair(options))  # Report a pair that does not fit before compiling.
     with raising():  # Leaves no compiler process running.
         try:
-            results = list(compile_full_size([options]))
+            results = ROUNDS.results([options], LIMIT_S)
         except Stopped as stopped:
             leave(PROG, status_of(stopped))
-    return 0 if print_full_size(console, [options], results) else 1
+    return 0 if print_rounds(console, [options], results) else 1
 
 
 def _plan(console: Console, options: PlanOptions, json: Path | None, plot: Path | None) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.aot.workers import Failure
 from eagle3_tools.bench.doctor.kernels import KernelJob
 from eagle3_tools.bench.doctor.node import Look
 from eagle3_tools.bench.doctor.rounds import Explain, PlainOnCpu, Round
 from eagle3_tools.bench.doctor.served import Served
 from eagle3_tools.bench.equality.ties import Difference
+from eagle3_tools.checks.pool import Failure
 from pallas_kernels.add_norm import pallas as add_norm_kernel
 from pallas_kernels.rms_norm import Norm
 

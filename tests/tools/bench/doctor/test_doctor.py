@@ -21,7 +21,7 @@ REPORT = "report.json"
 
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All looks happen in this process; tests/tools/aot/test_workers.py has processes that
+    """All looks happen in this process; tests/tools/checks/test_pool.py has processes that
     crash. Calls hold shapes in the place of arrays, as for users."""
     for module in (all_reduce, examination, kernels, rounds):
         monkeypatch.setattr(module, "each", lambda jobs, work, **_: (work(job) for job in jobs))

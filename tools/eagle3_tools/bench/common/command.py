@@ -1,7 +1,6 @@
 """Load the pair that a study measures, write its record, choose its exit status."""
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import TOKENIZER_ALONE
 from convert.hub.flags import source_of
 from eagle3_tools.bench.common.conditions import Conditions
+from eagle3_tools.checks.record import write_json
 from serve.demo import demo_dirs
 from serve.options.parallel import ONE_DEVICE
 from serve.options.sources import tokenizer_source
@@ -48,14 +48,5 @@ def finish(flags: argparse.Namespace, benchmark: str, found: Conditions, result:
 
 def write_record(path: str | Path, benchmark: str, found: Conditions, record: Any) -> None:
     """Write a dataclass, its benchmark's name and conditions as JSON; infinities become null."""
-    fields = {"benchmark": benchmark, "conditions": asdict(found), **finite(asdict(record))}
-    Path(path).write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON does not have, by None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    fields = {"benchmark": benchmark, "conditions": asdict(found), **asdict(record)}
+    write_json(path, fields)

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
+
+from eagle3_tools.checks.record import commit, versions
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "torch", "transformers")
 
@@ -30,6 +31,7 @@ class Conditions:
     python: str
     system: str
     versions: dict[str, str]
+    commit: str | None = None
 
     def print_to(self, console: Console, repetitions: int) -> None:
         """Print machine and versions in two lines."""
@@ -85,7 +87,8 @@ def conditions(pinned_core: int | None = None) -> Conditions:
         load_average=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        versions={name: found for name in PACKAGES if (found := _version(name))},
+        versions=versions(PACKAGES),
+        commit=commit(),
     )
 
 
@@ -111,10 +114,3 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
     family, model = fields.get("cpu family", "?"), fields.get("model", "?")
     return f"{fields['model name']} (family {family}, model {model})"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

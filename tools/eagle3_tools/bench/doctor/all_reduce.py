@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_tools.aot.workers import Failure
 from eagle3_tools.bench.doctor.findings import Finding, numbered
 from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = (7168, 64 * 7168, 1 << 22)
 """A row of Kimi-K2.5, the rows of a step, and a large message: libraries take other paths."""
@@ -65,8 +65,8 @@ def check_all_reduces(devices: int, limit_s: float, work: Work) -> Iterator[Find
     for job, result in zip(jobs, each(jobs, limit_s=limit_s, work=work), strict=True):
         subject = f"over {job.size} devices"
         if isinstance(result, Failure):
-            seen = " ".join([result.reason, *result.said.splitlines()[-1:]])
-            yield Finding("FAILED", "all-reduce", subject, seen, UNUSABLE.format(job.size))
+            advice = UNUSABLE.format(job.size)
+            yield Finding("FAILED", "all-reduce", subject, result.brief, advice)
             continue
         wrong = [entry for entry in result if entry[2]]
         for dtype, elements, places in wrong:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_tools.aot.workers import Failure
 from eagle3_tools.bench.doctor.all_reduce import check_all_reduces
 from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.bench.doctor.kernels import check_kernels
@@ -13,6 +12,7 @@ from eagle3_tools.bench.doctor.rounds import check_rounds
 from eagle3_tools.bench.doctor.served import Served
 from eagle3_tools.bench.doctor.speed import check_speed
 from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.checks.pool import Failure
 from pallas_kernels.self_check import CheckedCall
 from pallas_kernels.self_check.quick import compile_quickly
 
@@ -84,7 +84,7 @@ class Examination:
 
 def _result(found: Any) -> Any:
     if isinstance(found, Failure):
-        raise ValueError(" ".join([found.reason, *found.said.splitlines()[-1:]]))
+        raise ValueError(found.brief)
     return found
 
 

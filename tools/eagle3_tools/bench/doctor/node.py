@@ -7,10 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.checks.record import versions
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "jax-rocm7-plugin", "jax-rocm7-pjrt")
 PACKAGES += ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
@@ -75,7 +75,7 @@ class Look:
 
         memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         return Node(
-            versions={"python": platform.python_version(), **dict(_versions())},
+            versions={"python": platform.python_version(), **versions(PACKAGES)},
             drivers=dict(_drivers()),
             system=f"{platform.system()} {platform.release()} {platform.machine()}",
             cores=os.cpu_count() or 1,
@@ -92,10 +92,9 @@ class Look:
 
 def node_findings(node: Node) -> Iterator[Finding]:
     """Yield the versions, then the devices, then limits that are too low."""
-    versions = ", ".join(
-        f"{name} {found}" for name, found in (node.versions | node.drivers).items()
-    )
-    yield Finding("ok", "versions", node.system, versions)
+    installed = node.versions | node.drivers
+    said = ", ".join(f"{name} {found}" for name, found in installed.items())
+    yield Finding("ok", "versions", node.system, said)
     yield _devices_finding(node)
     for index, card in enumerate(node.cards):
         if card.used > BUSY * card.total:
@@ -139,14 +138,6 @@ def _limits(node: Node) -> Iterator[Finding]:
             *("note", "limits", "/dev/shm", f"{node.shared_memory >> 20} MiB are free"),
             "collectives may fail to start: give a container --shm-size 8g or --ipc host",
         )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue
 
 
 def _drivers() -> Iterator[tuple[str, str]]:

@@ -11,13 +11,13 @@ from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.mesh import make_mesh
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_tools.aot.workers import Failure
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.bench.doctor.pair import heads_repeated, load_pair
 from eagle3_tools.bench.doctor.workers import Work, each
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
+from eagle3_tools.checks.pool import Failure
 from serve.demo import demo_target_dir
 
 SIZES = (1, 2, 4, 8)
@@ -115,8 +115,7 @@ def _finding(
         + f", contexts in {parts} parts" * (parts > 1)
     )
     if isinstance(got, Failure):
-        seen = " ".join([got.reason, *got.said.splitlines()[-1:]])
-        return Finding("FAILED", "round", subject, seen, LOOK_ABOVE)
+        return Finding("FAILED", "round", subject, got.brief, LOOK_ABOVE)
     differing = sum(a != b for a, b in zip(expected, got, strict=True))
     if not differing:
         return Finding("ok", "round", subject, f"{len(got)} answers have the CPU's tokens")

@@ -8,9 +8,9 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.aot.workers import Failure
 from eagle3_tools.bench.doctor.findings import Finding, numbered
 from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = 1 << 28
 RUNS = 5
@@ -42,8 +42,7 @@ def check_speed(limit_s: float, work: Work) -> Iterator[Finding]:
     """Yield one line: all devices are alike, or some are slower."""
     (rates,) = each([CopySpeed()], limit_s=limit_s, work=work)
     if isinstance(rates, Failure):
-        seen = " ".join([rates.reason, *rates.said.splitlines()[-1:]])
-        yield Finding("FAILED", "speed", "of memory", seen, "run it again, and report it")
+        yield Finding("FAILED", "speed", "of memory", rates.brief, "run it again, and report it")
     else:
         yield speed_finding(rates)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
-from eagle3_tools.aot.workers import run_each
+from eagle3_tools.checks.pool import run_each
 
 LEFT = 3
 """Exit status of a process whose device failed, because later jobs in it would fail too."""

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_tools.aot.workers import Last
 from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.gpu.bare_round import ROUNDS, bare_round
 from eagle3_tools.bench.gpu.serving_loop import serving_loop
 from eagle3_tools.bench.studies.equal import SETTINGS
+from eagle3_tools.checks.pool import Last
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.checkpoint import DEFAULTS
 from serve.pair.loading import LoadedPair, load_pair

@@ -4,11 +4,8 @@ Each check runs in its own process, so that a crash or hang becomes a finding.
 """
 
 import argparse
-import json
 import os
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,10 +16,10 @@ from convert.hub.checkpoint import find_config
 from convert.hub.flags import add_hub_flags, source_of
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kernel_names import OPERATIONS
-from eagle3_tools.bench.common.command import finite
 from eagle3_tools.bench.common.flags import add_shared
 from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.bench.doctor.workers import Work, work
+from eagle3_tools.checks.record import write_json
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.engine import (
     add_cache_dtype_flag,
@@ -149,7 +146,7 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
         return status_of(stopped)
     finally:
         if flags.json:
-            _write(Path(flags.json), asdict(examined))
+            write_json(flags.json, {"benchmark": "doctor", **asdict(examined)})
             console.print(f"{flags.json} has it all, for a bug report", soft_wrap=True)
     print_result(console, examined.findings)
     return 0 if examined.holds else 1
@@ -175,15 +172,3 @@ def print_result(console: Console, findings: list[Finding]) -> None:
 def _progress() -> Progress:
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-def _write(path: Path, fields: dict[str, object]) -> None:
-    """Write the file atomically."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    try:
-        text = json.dumps(finite({"benchmark": "doctor", **fields}), indent=2, allow_nan=False)
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from eagle3_tools.aot.workers import Failure, run_each
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_shared, check_flags, use_embedded_pair
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
@@ -31,8 +30,9 @@ from eagle3_tools.bench.gpu.worker import (
     use_full_precision,
     work,
 )
+from eagle3_tools.checks.pool import Failure, run_each
+from eagle3_tools.checks.record import Record
 from eagle3_tools.kernel_bench.carry import THERE, carry
-from eagle3_tools.kernel_bench.record import Record
 from serve.pair.loading import LoadedPair
 
 PACKAGES = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
@@ -133,7 +133,7 @@ def print_result(console: Console, answers: int, differences: Sequence[Differenc
 
 def _line(result: BareRound | ServingLoop | Failure) -> str:
     if isinstance(result, Failure):
-        return f"{result.reason} {result.said}".strip()
+        return f"{result}"
     verdict = "nothing but the engine's programs" if result.holds else "MORE than its programs"
     said = f"{verdict}{_foreign(result.launched)}"
     if isinstance(result, ServingLoop):

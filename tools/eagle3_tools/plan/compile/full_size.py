@@ -1,125 +1,46 @@
-"""A pair's round at its real size for several GPUs: compiled, measured, compared with the plan.
+"""A pair's round and prefill at their real size for several GPUs, and what a round may exchange."""
 
-Nothing is allocated: weights are shapes, and XLA's ROCm compiler needs no GPU.
-"""
-
-import logging
-import re
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from jax.sharding import Mesh
-
 from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.compile import devices
-from eagle3_tools.aot.launches import Launch, count, launches
-from eagle3_tools.plan.compile.compiled_round import AbstractRound, abstract_round
-from eagle3_tools.plan.compile.full_size_problems import full_size_problems, launch_problems
-from eagle3_tools.plan.compile.layer_launches import launches_of_layers
+from eagle3_tools.aot.expectations import copy_problems
+from eagle3_tools.aot.launches import Launch, count
+from eagle3_tools.plan.compile.compiled_round import AbstractRound, CompiledRound, abstract_round
+from eagle3_tools.plan.compile.layer_launches import GOAL, launches_of_layers
+from eagle3_tools.plan.compile.report import (
+    SUMS_A_LAYER,
+    large_collectives,
+    shared_problems,
+    sums_of,
+)
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.model.memory import Memory
 from eagle3_tools.plan.options import PlanOptions
-from eagle3_tools.plan.planner import AbstractPair, engine_config, make_plan, read_pair
+from eagle3_tools.plan.planner import AbstractPair, engine_config
+from pallas_kernels.mla_share.layout import MASS
+
+BFLOAT16_BYTES = 2
 
 
-@dataclass(frozen=True)
-class FullSizeReport:
-    """Report of a compiled round; bytes are those of each device.
-
-    planned_bytes: arguments by the plan. state_bytes: donated. per_layer: launches of a MoE layer
-    without collectives; program: launches of the round. collectives: (kind, dtype, shape) and
-    count; telling: launches of collectives, of which one may cover several arrays. seconds:
-    elapsed; cpu_seconds: of all threads. peak_bytes: of host memory.
-    """
-
-    options: PlanOptions
-    planned_bytes: int
-    argument_bytes: int
-    state_bytes: int
-    alias_bytes: int
-    temporary_bytes: int
-    kv_tokens: int
-    per_layer: float
-    program: int
-    collectives: Counter[Collective]
-    telling: int
-    failures: tuple[str, ...]
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-
-
-def report_full_size(options: PlanOptions) -> FullSizeReport:
-    """Compile `full_size_round` and report on it.
-
-    Run it in a separate process, so that peak_bytes covers this program only. Raises the plan's
-    errors, and RuntimeError if the compiler is not installed.
-    """
-    begin = time.monotonic()
-    pair = read_pair(options)
-    memory = make_plan(options, pair).memory
-    dtype = options.kv_cache_dtype
-    state = memory.state + memory.pages(dtype) * memory.page_bytes(dtype)
-    planned = memory.pair_weights + state
-    with refusals() as refused:
-        compiled = _round(options, pair, memory).compile()
-    program, found = compiled.program, launches(compiled.program.hlo)
-    per_layer = launches_per_layer(found, pair)
-    problems = [
-        *refused,
-        *launch_problems(per_layer, options.parallel.context_parts),
-        *full_size_problems(options, pair, compiled, planned, state),
-    ]
-    return FullSizeReport(
-        options,
-        planned,
-        program.argument_bytes,
-        compiled.state_bytes,
-        program.alias_bytes,
-        program.temporary_bytes,
-        memory.tokens(dtype),
-        per_layer,
-        count(found),
-        Counter(collectives(program.hlo)),
-        sum(one.kind == "collective" for one in found),
-        tuple(dict.fromkeys(problems)),
-        round(time.monotonic() - begin, 1),
-        round(time.process_time(), 1),
-        peak_bytes(),
-    )
-
-
-def full_size_round(options: PlanOptions) -> AbstractRound:
-    """Return the lean round of max_num_seqs sequences, with pools as large as the device allows.
-
-    Raises the plan's errors, and RuntimeError if the compiler is not installed.
-    """
-    pair = read_pair(options)
-    return _round(options, pair, make_plan(options, pair).memory)
-
-
-def full_size_prefill(options: PlanOptions, chunk: int) -> AbstractRound:
-    """Return the lean prefill of `chunk` tokens, with pools and errors as in `full_size_round`."""
-    pair = read_pair(options)
-    memory = make_plan(options, pair).memory
-    return _round(options, pair, memory, ProgramKind.PREFILL, prefill_chunk=chunk)
-
-
-def _round(
+def full_size_program(
     options: PlanOptions,
     pair: AbstractPair,
     memory: Memory,
     kind: ProgramKind = ProgramKind.ROUND,
     **sizes: Any,
 ) -> AbstractRound:
+    """Return the lean program of max_num_seqs sequences, with pools as large as the plan's.
+
+    `sizes` are fields of the engine's configuration. Raises RuntimeError if the compiler is not
+    installed.
+    """
     arch, parallel = GPUS[options.gpu].arch, options.parallel
     config = replace(
         engine_config(options, pair),
@@ -130,7 +51,7 @@ def _round(
         kv_cache_scale=1.0 if options.kv_cache_dtype == "fp8" else None,
         **sizes,
     )
-    mesh: Mesh = make_mesh(
+    mesh = make_mesh(
         parallel.devices,
         enable_expert_parallel=parallel.expert_parallel,
         devices=devices(arch, parallel.devices),
@@ -150,22 +71,83 @@ def launches_per_layer(found: Sequence[Launch], pair: AbstractPair) -> float:
     return round(sum(counted) / max(1, len(counted)), 1)
 
 
-def peak_bytes() -> int:
-    """Return the peak host memory of this process in bytes."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) << 10 if found else 0
+def full_size_problems(
+    options: PlanOptions,
+    pair: AbstractPair,
+    compiled: CompiledRound,
+    planned_bytes: int,
+    planned_state: int,
+) -> Iterator[str]:
+    """Yield every violation. planned_bytes: of arguments; planned_state: of the donated ones."""
+    program, donated = compiled.program, compiled.state_bytes
+    yield from shared_problems(program, donated_bytes=donated, arguments=planned_bytes)
+    if donated != planned_state:
+        yield f"{donated:,} B of pools and slots, {planned_state:,} were planned"
+    batch = options.max_num_seqs
+    rows = {batch, batch * (options.num_speculative_tokens + 1)}
+    yield from copy_problems(program, compiled.weights, rows)
+    yield from collective_problems(collectives(program.hlo), options, pair)
 
 
-@contextmanager
-def refusals() -> Iterator[list[str]]:
-    """Collect the dispatcher's warnings about kernels that cannot run, within the context."""
-    said: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())
-    log = logging.getLogger("pallas_kernels.dispatch")
-    log.addHandler(handler)
-    try:
-        yield said
-    finally:
-        log.removeHandler(handler)
+def launch_problems(per_layer: float, context_parts: int = 1) -> list[str]:
+    """Check the launches of a MoE layer without collectives. If devices split a context and cut
+    their parts again, one more is allowed, for the partial attention."""
+    most = GOAL + (context_parts > 1)
+    return [f"{per_layer:g} launches a MoE layer, {most} at most"] * (per_layer > most)
+
+
+def collective_problems(
+    found: Sequence[Collective], options: PlanOptions, pair: AbstractPair
+) -> Iterator[str]:
+    """Yield sums of hidden states beyond two a layer and one an embedding, exchanges that splitting
+    contexts does not explain, and other large collectives."""
+    config, passes = pair.target.config, _draft_passes(options, pair)
+    most = SUMS_A_LAYER * config.num_hidden_layers + 1 + (SUMS_A_LAYER + 1) * passes
+    known, too_many = sums_of(found, config.hidden_size, most)
+    yield from too_many
+    for kind, expected in _exchanged_bytes(options, pair).items():
+        of_heads = [one for one in found if one.kind == kind and _is_of_heads(one, options, pair)]
+        known |= set(of_heads)
+        if (nbytes := sum(one.nbytes for one in of_heads)) != expected:
+            yield f"{kind} of {nbytes:,} B of all heads, {expected:,} were expected"
+    yield from large_collectives(found, known)
+
+
+def _draft_passes(options: PlanOptions, pair: AbstractPair) -> int:
+    """Return the passes of a draft that is split over the devices."""
+    if pair.draft is None or options.parallel.draft_devices == 1:
+        return 0
+    return max(1, options.num_speculative_tokens)
+
+
+def _exchanged_bytes(options: PlanOptions, pair: AbstractPair) -> dict[str, int]:
+    """Return the bytes that a device receives by kind of collective, in layers whose contexts are
+    split: the queries of all heads of its group, and every device's partial attention of its own
+    heads."""
+    parts, batch = options.parallel.context_parts, options.max_num_seqs
+    if parts == 1:
+        return {}
+    rows = batch * (options.num_speculative_tokens + 1)
+    layers = [(layer.self_attn, rows) for layer in pair.target.layers]
+    if pair.draft:
+        passes = [rows, *[batch] * options.num_speculative_tokens][: _draft_passes(options, pair)]
+        layers += [(pair.draft.midlayer.self_attn, count) for count in passes]
+    latent = [(one.config, count) for one, count in layers if isinstance(one, MLAttention)]
+    heads = BFLOAT16_BYTES * parts * _heads(options, pair)
+    return {
+        "all-gather": heads * sum(count * config.latent_dim for config, count in latent),
+        "all-to-all": heads * sum(count * (config.kv_lora_rank + MASS) for config, count in latent),
+    }
+
+
+def _is_of_heads(one: Collective, options: PlanOptions, pair: AbstractPair) -> bool:
+    """Return whether a collective has this number of heads from each device of a group."""
+    return (one.shape[0], *one.shape[-2:-1]) == (
+        options.parallel.context_parts,
+        _heads(options, pair),
+    )
+
+
+def _heads(options: PlanOptions, pair: AbstractPair) -> int:
+    """Return the heads on a device, the same for target and draft."""
+    return pair.target.config.num_attention_heads // options.parallel.devices

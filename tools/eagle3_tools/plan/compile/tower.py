@@ -8,6 +8,7 @@ expectations.
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from rich.console import Console
-from rich.table import Table
 
 from convert.command_line.parser import OneLineParser
 from convert.files.safetensors_files import read_json
@@ -27,13 +26,19 @@ from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.vision.packing import bucket_of, largest_bucket
 from eagle3_tools.aot import Program, compile_program
-from eagle3_tools.aot.expectations import MIB, copy_problems, kernel_problems
-from eagle3_tools.aot.launches import count, launches
+from eagle3_tools.aot.expectations import copy_problems
+from eagle3_tools.aot.launches import launches
 from eagle3_tools.aot.targets import target_of
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.plan.cli import FILE_WIDTH
-from eagle3_tools.plan.compile.full_size import refusals
-from eagle3_tools.plan.compile.full_size_problems import MOST_BESIDE_PLAN
+from eagle3_tools.plan.compile.report import (
+    MIB,
+    MOST_BESIDE_PLAN,
+    ProgramReport,
+    refusals,
+    report_of,
+    shared_problems,
+)
 from eagle3_tools.plan.model.memory import encoding_bytes
 from eagle3_tools.plan.model.weights import model_bytes
 from pallas_kernels.case import AMD, ARCHS
@@ -56,21 +61,6 @@ class Job:
     patches: int
 
 
-@dataclass(frozen=True)
-class TowerReport:
-    """Report of a tower; bytes are those of one device. planned_bytes: temporaries by the plan.
-    per_block: launches of a block; program: of all blocks."""
-
-    job: Job
-    weights: int
-    temporary_bytes: int
-    planned_bytes: int
-    per_block: float
-    program: int
-    failures: tuple[str, ...]
-    seconds: float
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
@@ -78,23 +68,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     try:
-        config = VisionConfig.from_hf(read_json(flags.config))
+        jobs = _jobs(flags)
     except (ValueError, OSError) as error:
         parser.error(f"{error}")
+    results = TOWERS.results(jobs, LIMIT_S, os.cpu_count() or 1)
+    return 0 if TOWERS.print(console_of(FILE_WIDTH), jobs, results) else 1
+
+
+def _jobs(flags: Namespace) -> list[Job]:
+    config = VisionConfig.from_hf(read_json(flags.config))
     archs = [arch for arch in flags.arch or ARCHS if target_of(arch).is_installed()]
     if not archs:
-        parser.error("neither of XLA's compilers for GPUs is installed")
+        raise ValueError("neither of XLA's compilers for GPUs is installed")
     sizes = bucket_of(COMMON, config.token_patches), largest_bucket(config)
-    jobs = [Job(flags.config, arch, size) for arch in archs for size in sizes]
-    results = list(run_each(report_tower, jobs, processes=os.cpu_count() or 1, limit_s=LIMIT_S))
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
-    console.print(_table(jobs, results))
-    failures = list(_failures(jobs, results))
-    console.print("\n".join(failures), markup=False, highlight=False, soft_wrap=True)
-    return 1 if failures else 0
+    return [Job(flags.config, arch, size) for arch in archs for size in sizes]
 
 
-def report_tower(job: Job) -> TowerReport:
+def report_tower(job: Job) -> ProgramReport:
     """Compile the encoding of an image into retained rows, as in the engine."""
     begin = time.monotonic()
     config = VisionConfig.from_hf(read_json(job.config))
@@ -113,19 +103,16 @@ def report_tower(job: Job) -> TowerReport:
     with refusals() as refused:
         places = PatchPositions(*[column] * len(PatchPositions._fields))
         program = compile_program(job.arch, encode, weights, kept, patches, places, donate=(1,))
-    planned, total = encoding_bytes(config, job.patches), count(launches(program.hlo))
-    per_block = _launches_per_block(program, config)
-    leaves = jax.tree.leaves(weights)
-    problems = [*refused, *tower_problems(job, config, program, leaves, planned, per_block)]
-    return TowerReport(
+    planned, per_block = encoding_bytes(config, job.patches), _launches_per_block(program, config)
+    problems = tower_problems(job, config, program, jax.tree.leaves(weights), planned, per_block)
+    return report_of(
         job,
-        model_bytes(model).device_nbytes,
-        program.temporary_bytes,
-        planned,
-        per_block,
-        total,
-        tuple(dict.fromkeys(problems)),
-        round(time.monotonic() - begin, 1),
+        program,
+        [*refused, *problems],
+        begin=begin,
+        planned={"temporaries": planned},
+        per_layer=per_block,
+        figures={"weights": model_bytes(model).device_nbytes},
     )
 
 
@@ -147,8 +134,7 @@ def tower_problems(
     per_block: float,
 ) -> Iterator[str]:
     """Yield every violation."""
-    for kernel in program.kernels:
-        yield from kernel_problems(kernel, job.arch)
+    yield from shared_problems(program, temporaries=sys.maxsize)
     tokens = job.patches // config.token_patches
     yield from copy_problems(program, weights, {job.patches, tokens, config.num_attention_heads})
     if job.arch not in AMD:
@@ -159,37 +145,22 @@ def tower_problems(
         yield f"{per_block:g} launches a block, {MOST_LAUNCHES} would do"
 
 
-def _table(jobs: Sequence[Job], results: Sequence[TowerReport | Failure]) -> Table:
-    shown = Table(title="The vision tower at full size: what one device holds and launches")
-    for heading in ("GPU", "patches"):
-        shown.add_column(heading)
-    headings = "weights, B", "temporaries\nMiB", "of\nplan", "launches\na block", "in all", "s"
-    for heading in headings:
-        shown.add_column(heading, justify="right")
-    for job, result in zip(jobs, results, strict=True):
-        cells = ("FAILED",) if isinstance(result, Failure) else _cells(result)
-        shown.add_row(job.arch, f"{job.patches:,}", *cells)
-    return shown
-
-
-def _cells(report: TowerReport) -> tuple[str, ...]:
-    return (
-        f"{report.weights:,}",
-        f"{report.temporary_bytes / MIB:.0f}",
-        f"{report.temporary_bytes / report.planned_bytes:.0%}",
-        f"{report.per_block:g}",
-        f"{report.program}",
-        f"{report.seconds:.0f}",
-    )
-
-
-def _failures(jobs: Sequence[Job], results: Sequence[TowerReport | Failure]) -> Iterator[str]:
-    for job, result in zip(jobs, results, strict=True):
-        reasons = (
-            [f"{result.reason} {result.said}"] if isinstance(result, Failure) else result.failures
-        )
-        yield from (f"FAILED {job.arch}, {job.patches} patches: {reason}" for reason in reasons)
-
+TOWERS = Check[Job, ProgramReport](
+    name="The vision tower at full size: what one device holds and launches",
+    build=_jobs,
+    run=report_tower,
+    reuse=True,
+    label=lambda job: f"{job.arch}, {job.patches} patches",
+    heads={"GPU": lambda job: job.arch, "patches": lambda job: f"{job.patches:,}"},
+    columns={
+        "weights, B": lambda found: f"{found.figures['weights']:,}",
+        "temporaries\nMiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
+        "of\nplan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
+        "launches\na block": lambda found: f"{found.per_layer:g}",
+        "in all": lambda found: f"{found.launches}",
+        "s": lambda found: f"{found.seconds:.0f}",
+    },
+)
 
 if __name__ == "__main__":
     sys.exit(main())

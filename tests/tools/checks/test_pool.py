@@ -1,6 +1,6 @@
 from failing_jobs import do
 
-from eagle3_tools.aot.workers import Failure, run_each
+from eagle3_tools.checks.pool import Failure, run_each
 
 
 def test_jobs_that_crash_hang_or_raise_fail_alone_and_the_others_run_in_order():

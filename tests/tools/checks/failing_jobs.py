@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from eagle3_tools.aot.workers import Last
+from eagle3_tools.checks.pool import Last
 
 
 def do(what: str) -> str | Last:

@@ -23,6 +23,14 @@ class Failure:
     reason: str
     said: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.reason} {self.said}".strip()
+
+    @property
+    def brief(self) -> str:
+        """The reason, and the last line that the process wrote."""
+        return " ".join([self.reason, *self.said.splitlines()[-1:]])
+
 
 @dataclass(frozen=True)
 class Last:
@@ -32,12 +40,17 @@ class Last:
 
 
 def run_each(
-    function: Callable[[Any], Any], jobs: Sequence[Any], *, processes: int, limit_s: float
+    function: Callable[[Any], Any],
+    jobs: Sequence[Any],
+    *,
+    processes: int,
+    limit_s: float,
+    reuse: bool = True,
 ) -> Iterator[Any]:
     """Yield function(job) for every job, in the order of `jobs`, or a Failure in its place.
 
-    A process is reused for several jobs. It is replaced if it crashes, exceeds `limit_s` or returns
-    a Last. `function` must be at a module's top level, as `multiprocessing` requires.
+    With `reuse` a process runs several jobs. It is replaced if it crashes, exceeds `limit_s` or
+    returns a Last. `function` must be at a module's top level, as `multiprocessing` requires.
     """
     idle: SimpleQueue[_Worker] = SimpleQueue()
     for _ in range(processes):
@@ -46,7 +59,10 @@ def run_each(
     def run(job: Any) -> Any:
         worker = idle.get()
         try:
-            return worker.run(job, limit_s)
+            result = worker.run(job, limit_s)
+            if not reuse:
+                worker.stop()
+            return result
         finally:
             idle.put(worker)
 
