@@ -96,12 +96,13 @@ def test_bytes_and_clocks_are_those_of_the_documents() -> None:
     """2,048 bfloat16 operations a clock and compute unit on CDNA3, twice as many on CDNA4."""
     (block,) = flow(
         LOAD,
+        ins.global_load_short_d16_hi(vdst=v[2], addr=v[60], saddr=s[4:5]),
         ins.ds_read_b128(vdst=v[2:5], addr=v[0]),
         ins.ds_read2_b32(vdst=v[2:3], addr=v[0]),
         ins.v_mfma_f32_16x16x16_bf16(vdst=v[4:7], src0=v[0:1], src1=v[2:3], src2=v[4:7]),
     ).blocks.values()
-    load, wide, two, product, _ = block
-    assert memory_width(load) == 16 and not memory_width(wide)
+    load, half, wide, two, product, _ = block
+    assert memory_width(load) == 16 and memory_width(half) == 2 and not memory_width(wide)
     assert (lds_bytes(wide), lds_bytes(two)) == (64 * 16, 64 * 8)
     assert matrix_kind(product) == "bf16"
     assert (matrix_clocks(product, "gfx942"), matrix_clocks(product, "gfx950")) == (16, 8)

@@ -15,8 +15,6 @@ from pathlib import Path
 from eagle3_tools.checks.check import console_of, table_of
 from pallas_kernels.case import AMD
 
-FILE_WIDTH = 160
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks and return the exit status."""
@@ -39,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     begin = time.monotonic()
     results = run(jobs, flags.jobs)
-    console = console_of(FILE_WIDTH)
+    console = console_of(160)
     executed = [result for result in results if result.launches or result.problems]
     left = ("case", "GPU", "")
     console.print(table_of(PROGRAMS.name, PROGRAMS.columns, executed, left=left, box=None))

@@ -71,7 +71,6 @@ def _against_floor(seconds: float, floor: float) -> str:
     return f"{seconds * 1e6:.1f} us, floor {floor * 1e6:.1f} us, share {floor / seconds:.2f}"
 
 
-FILE_WIDTH = 240
 SHORT = "of each operation the case with the most rows, at TP 8 if there is one"
 ROWS = re.compile(r"\b(?:rows|tokens)(\d+)")
 """Matches the number of rows in a case's name."""
@@ -100,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Checked(*job, (f"{result}",)) if isinstance(result, Failure) else result
         for job, result in zip(jobs, found, strict=True)
     ]
-    console = console_of(FILE_WIDTH)
+    console = console_of(240)
     if flags.facts:
         lines = [x for r in results if r.facts for x in facts_lines(r.facts, BY_ARCH[r.arch])]
         print_lines(console, lines)

@@ -5,17 +5,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rich.console import Console
-
 from convert.command_line.about import PRINT_COMPLETION, add_about_flags
 from convert.command_line.parser import OneLineParser
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
 from eagle3_tools.bench.common.flags import check_flags
+from eagle3_tools.checks.check import console_of
 from serve.options.checkpoint import DEFAULTS, read_load_options
 
 PROG = "eagle3-bench"
-FILE_WIDTH = 140
-"""Columns of tables when standard output is a file."""
 EXAMPLES = {
     "cpu": "--json cpu.json",
     "accept": "/models/Kimi-K2.5 --draft /models/kimi-k2.5-eagle3 --num-speculative-tokens 3",
@@ -49,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
     with raising():
         try:
-            return flags.run(flags, Console(width=None if sys.stdout.isatty() else FILE_WIDTH))
+            return flags.run(flags, console_of(140))
         except (ImportError, OSError, ValueError) as error:
             print(f"{PROG}: error: {error}", file=sys.stderr)
             return 2

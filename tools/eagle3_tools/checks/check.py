@@ -111,6 +111,6 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def console_of(width: int) -> Console:
-    """Return standard output; tables have `width` columns where it is not a terminal."""
+def console_of(width: int = 150) -> Console:
+    """Return standard output; where it is not a terminal, tables have at most `width` columns."""
     return Console(width=None if sys.stdout.isatty() else width)

@@ -14,9 +14,9 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import jax
-from rich.console import Console
 
 from eagle3_tools import kernel_bench
+from eagle3_tools.checks.check import console_of
 from eagle3_tools.checks.record import Record
 from eagle3_tools.kernel_bench.carry import carry
 from eagle3_tools.kernel_bench.choice.chosen import in_turn, named
@@ -28,13 +28,11 @@ from eagle3_tools.kernel_model import named as of_model
 from pallas_kernels.all_cases import all_cases
 from pallas_kernels.case import Case
 
-FILE_WIDTH = 170
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a result is wrong or a case failed, 2 without a GPU."""
     flags = _parse(argv)
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console = console_of(170)
     if flags.carry:
         name = kernel_bench.__name__
         modules = [one.name for one in walk_packages(kernel_bench.__path__, f"{name}.")]

@@ -10,7 +10,6 @@ from typing import get_args
 
 from convert.command_line.parser import OneLineParser
 from eagle3_tools.checks.check import Check, console_of, print_lines
-from eagle3_tools.plan.cli import FILE_WIDTH
 from eagle3_tools.plan.compile.compiled_round import RoundShape
 from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
 from eagle3_tools.plan.compile.report import GIB, MIB, seconds, whole
@@ -24,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"
     shapes = list(ROUNDS.build(flags))
     results = ROUNDS.results(shapes, flags.limit, flags.jobs)
-    console = console_of(FILE_WIDTH)
+    console = console_of()
     holds = ROUNDS.print(console, shapes, results)
     for report in results if flags.list else ():
         if isinstance(report, RoundReport):

@@ -10,12 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from eagle3_tools.checks.check import console_of
 from eagle3_tools.plan.options import PROG, PlanOptions, build_parser, read_options
 from eagle3_tools.plan.training.options import build_parser as build_training_parser
 from eagle3_tools.plan.training.options import read_options as read_training_options
 from serve.options.parallel import notify_of_interleaving
-
-FILE_WIDTH = 150
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = flags or build_parser().parse_args(given)
     # Nothing runs on a device: there are only shapes.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console = console_of()
     try:
         with leaving(PROG):
             return _train(console, flags) if training else _run(console, flags)

@@ -32,7 +32,8 @@ def memory_width(i: Instruction) -> int:
     """Return the bytes a lane of a global memory access, 0 for other instructions."""
     if not i.name.startswith(("global_", "buffer_", "flat_")):
         return 0
-    return _WIDTHS.get(i.name.replace("_lds", "").split("_")[-1], 0)
+    # d16 accesses move one half of a register.
+    return _WIDTHS.get(re.sub(r"_(lds|d16|d16_hi)$", "", i.name).split("_")[-1], 0)
 
 
 def is_load(i: Instruction) -> bool:

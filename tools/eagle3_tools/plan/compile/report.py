@@ -25,7 +25,6 @@ from eagle3_tools.aot.expectations import MIB, kernel_problems
 from eagle3_tools.aot.launches import count, launches
 from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.checks.pool import Failure
-from eagle3_tools.plan.cli import FILE_WIDTH
 
 GIB = 1 << 30
 LIMIT_S = 1200.0
@@ -195,7 +194,7 @@ def run_command(
     os.environ["JAX_PLATFORMS"] = "cpu"
     jobs = list(check.build(flags))
     results = check.results(jobs, flags.limit)
-    return 0 if (show or check.print)(console_of(FILE_WIDTH), jobs, results) else 1
+    return 0 if (show or check.print)(console_of(), jobs, results) else 1
 
 
 def _directory(text: str) -> Path:

@@ -30,7 +30,6 @@ from eagle3_tools.aot.expectations import copy_problems
 from eagle3_tools.aot.launches import launches
 from eagle3_tools.aot.targets import target_of
 from eagle3_tools.checks.check import Check, console_of
-from eagle3_tools.plan.cli import FILE_WIDTH
 from eagle3_tools.plan.compile.report import (
     MIB,
     MOST_BESIDE_PLAN,
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         parser.error(f"{error}")
     results = TOWERS.results(jobs, LIMIT_S, os.cpu_count() or 1)
-    return 0 if TOWERS.print(console_of(FILE_WIDTH), jobs, results) else 1
+    return 0 if TOWERS.print(console_of(), jobs, results) else 1
 
 
 def _jobs(flags: Namespace) -> list[Job]:
