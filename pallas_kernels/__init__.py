@@ -1,4 +1,4 @@
-"""Array operations that decide the speed of a decode step. Each folder holds one operation."""
+"""Array operations that decide the speed of a decode step; see `dispatch.Operation`."""
 
 from pallas_kernels.absorb_query import absorb_query as absorb_query
 from pallas_kernels.add_norm import add_norm as add_norm
@@ -7,8 +7,6 @@ from pallas_kernels.cache_heads import cache_heads as cache_heads
 from pallas_kernels.cache_heads import norm_heads as norm_heads
 from pallas_kernels.cache_latents import cache_latents as cache_latents
 from pallas_kernels.fp8_matmul import matmul as matmul
-from pallas_kernels.gqa_decode import gqa_decode as gqa_decode
-from pallas_kernels.gqa_share import gqa_share as gqa_share
 from pallas_kernels.grouped_matmul import GatedKernels as GatedKernels
 from pallas_kernels.grouped_matmul import grouped_mlp as grouped_mlp
 from pallas_kernels.head_squares import head_squares as head_squares
@@ -16,14 +14,16 @@ from pallas_kernels.item_attention import item_attention as item_attention
 from pallas_kernels.joint_matmul import gated_matmul as gated_matmul
 from pallas_kernels.joint_matmul import joint_matmul as joint_matmul
 from pallas_kernels.logits_argmax import logits_argmax as logits_argmax
-from pallas_kernels.mla_decode import mla_decode as mla_decode
-from pallas_kernels.mla_prefill import mla_prefill as mla_prefill
-from pallas_kernels.mla_prefill import mla_prefill_part as mla_prefill_part
-from pallas_kernels.mla_share import attend_share as attend_share
-from pallas_kernels.mla_share import join_shares as join_shares
-from pallas_kernels.mla_share import share_values as share_values
 from pallas_kernels.moe_mlp import moe_mlp as moe_mlp
+from pallas_kernels.paged.gqa import gqa_decode as gqa_decode
+from pallas_kernels.paged.gqa_partial import gqa_share as gqa_share
 from pallas_kernels.paged.kv import PagedKV as PagedKV
+from pallas_kernels.paged.mla import mla_decode as mla_decode
+from pallas_kernels.paged.mla_partial import attend_share as attend_share
+from pallas_kernels.paged.mla_partial import share_values as share_values
+from pallas_kernels.paged.mla_prefill import mla_prefill as mla_prefill
+from pallas_kernels.paged.mla_prefill import mla_prefill_part as mla_prefill_part
+from pallas_kernels.paged.partial import join_shares as join_shares
 from pallas_kernels.quantized import QuantFormat as QuantFormat
 from pallas_kernels.quantized import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized import dequantize as dequantize

@@ -1,4 +1,4 @@
-"""Choice of the implementation that runs an operation.
+"""Operations with several implementations, and the choice between them.
 
 Implementations: `pallas` (GPU kernel, interpreted on CPU), `xla` (for CPU) and `reference`. Each
 choice is logged once; an impossible one raises an error with reasons.
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,34 @@ Form = Callable[..., Any] | str
 Listener = Callable[[str, Mapping[str, Form], Callable[..., Any]], Callable[..., Any]]
 """Takes an operation, its implementations and the chosen one; returns the function to call."""
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: its implementations, all of which take the same arguments.
+
+    A public function checks shapes and calls the operation. Its signature and docstring are those
+    of every implementation.
+
+    Attributes:
+        name: Name in logs, flags and reports.
+        reference: The contract, in plain JAX.
+        pallas: The GPU kernel.
+        refuse: Returns why the kernel cannot run on these arguments, or None if it can.
+        xla: A faster form for CPUs; None runs the reference there.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    pallas: Callable[..., Any]
+    refuse: Callable[..., str | None] = lambda *_, **__: None
+    xla: Callable[..., Any] | None = None
+
+    def __call__(self, implementation: str | None, *arguments: Any, **options: Any) -> Any:
+        """Run the named implementation, or the default one if it is None; see `choose`."""
+        kernel = self.refuse(*arguments, **options) or self.pallas
+        forms = {"reference": self.reference, "xla": self.xla, "pallas": kernel}
+        return choose(self.name, implementation, **forms)(*arguments, **options)
 
 
 @contextmanager

@@ -1,1 +1,2 @@
-from pallas_kernels.fp8_matmul.api import matmul as matmul
+from pallas_kernels.fp8_matmul.matmul import MATMUL as MATMUL
+from pallas_kernels.fp8_matmul.matmul import matmul as matmul

@@ -5,9 +5,9 @@ from typing import TypeGuard
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.grouped_matmul.batch import ExpertBatch, RoutedAndShared
 from pallas_kernels.grouped_matmul.kernel import multiply
 from pallas_kernels.grouped_matmul.pallas import refusal
+from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared
 from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import row_tile

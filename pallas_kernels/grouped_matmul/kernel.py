@@ -11,8 +11,7 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
 from pallas_kernels.fp8_matmul.operands import as_weight
-from pallas_kernels.grouped_matmul.batch import ExpertBatch, RoutedAndShared
-from pallas_kernels.grouped_matmul.program import Tile, run_program
+from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared, Tile, run_program
 from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.rows.in_passing import in_passing
 from pallas_kernels.grouped_matmul.rows.quantize import mxfp4_shapes

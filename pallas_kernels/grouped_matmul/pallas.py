@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
-from pallas_kernels.grouped_matmul.batch import ExpertBatch, RoutedAndShared
 from pallas_kernels.grouped_matmul.kernel import format_of, multiply
+from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared
 from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
@@ -22,7 +22,7 @@ from pallas_kernels.quantized import QuantizedArray
 from pallas_kernels.tile_product import Operand
 
 
-def grouped_mlp(
+def launch_grouped_mlp(
     x: Float[Array, "tokens hidden"],
     stacks: GatedKernels,
     expert_ids: Int[Array, "tokens top_k"],
@@ -32,9 +32,9 @@ def grouped_mlp(
     tiles: TileMap | None = None,
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """Implement `pallas_kernels.grouped_matmul.api.grouped_mlp` as a GPU kernel."""
+    """Launch `grouped_mlp`."""
     if shared is not None and (not can_join(shared, stacks) or refusal(x, *shared)):
-        routed = grouped_mlp(x, stacks, expert_ids, expert_weights, tiles=tiles, rows=rows)
+        routed = launch_grouped_mlp(x, stacks, expert_ids, expert_weights, tiles=tiles, rows=rows)
         return routed + swiglu(x, shared)
     gate, up, down = stacks
     (tokens, top_k), experts = expert_ids.shape, gate.shape[0]

@@ -32,13 +32,13 @@ from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.streamed import expert_matmul
 
 
-def grouped_mlp(
+def grouped_mlp_on_cpu(
     x: Float[Array, "tokens hidden"],
     stacks: GatedKernels,
     expert_ids: Int[Array, "tokens top_k"],
     expert_weights: Float[Array, "tokens top_k"],
 ) -> Float[Array, "tokens hidden"]:
-    """CPU implementation of `pallas_kernels.grouped_matmul.api.grouped_mlp`."""
+    """Run `grouped_mlp` without a shared expert."""
     (tokens, top_k), experts, (gate, up, down) = expert_ids.shape, stacks.gate.shape[0], stacks
     rows = block_rows(tokens, top_k, experts)
     blocks = _one_pair_each(expert_ids) if rows == 1 else _group(expert_ids, experts, rows)

@@ -1,2 +1,3 @@
-from pallas_kernels.logits_argmax.api import logits_argmax as logits_argmax
+from pallas_kernels.logits_argmax.operation import LOGITS_ARGMAX as LOGITS_ARGMAX
+from pallas_kernels.logits_argmax.operation import logits_argmax as logits_argmax
 from pallas_kernels.logits_argmax.options import ArgmaxOptions as ArgmaxOptions

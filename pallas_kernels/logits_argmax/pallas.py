@@ -22,14 +22,10 @@ from pallas_kernels.tile_product import Operand, ProductTiles
 from pallas_kernels.triton import launch, load, store
 
 
-def logits_argmax(
-    x: Float[Array, "rows hidden"],
-    head: Kernel,
-    options: ArgmaxOptions,
-    token_ids: Int[Array, " vocab"],
-    axis_name: AxisName,
-) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
-    """Implement `pallas_kernels.logits_argmax.api.logits_argmax` as a GPU kernel."""
+def launch_argmax(
+    x: Array, head: Kernel, options: ArgmaxOptions, token_ids: Array, axis_name: AxisName
+) -> tuple[Array, Array]:
+    """Launch `logits_argmax`: the choice of each tile, a second run for min-p, and the merge."""
     operand, w = as_rows(x, head), as_weight(head)
     # The work after the product is paid once per tile.
     chosen = choose_tiles("logits_argmax", operand, w, least=64)

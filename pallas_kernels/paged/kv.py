@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
-
-from pallas_kernels.paged.kv_scale import as_factor, check_scale
-from pallas_kernels.paged.visibility import visible_slots
 
 
 @jax.tree_util.register_dataclass
@@ -63,6 +62,26 @@ class PagedKV:
             return visible_slots(slots, self.positions, self.ancestors).any(axis=1)
         return slots <= self.positions.max(1, keepdims=True)
 
+    def context(self, dtype: DTypeLike) -> tuple[Float[Array, "batch slots *row"], ...]:
+        """Return the rows of every slot of the page table in `dtype`, for each pool."""
+        slots = jnp.arange(self.page_table.shape[1] * self.page_size)
+        return self.rows_of(self.page_table, slots, dtype)
+
+    def rows_of(
+        self, pages: Int[Array, "batch some_pages"], slots: Int[Array, " slots"], dtype: DTypeLike
+    ) -> tuple[Float[Array, "batch slots *row"], ...]:
+        """Return the rows of these slots, all slots of these pages, in `dtype`, for each pool.
+
+        Rows of slots that no query sees are 0: such a slot may hold NaN, and 0 * NaN is NaN.
+        """
+        used, found = self.in_use(slots), []
+        for pool, scale in zip(self.pools, self.scales, strict=True):
+            rows = jnp.take(pool, pages, axis=0, mode="clip")
+            rows = rows.reshape(*used.shape, *pool.shape[2:])
+            rows = jnp.where(jnp.expand_dims(used, tuple(range(2, rows.ndim))), rows, 0)
+            found.append(scaled(rows, scale, dtype))
+        return tuple(found)
+
     def check(self, operation: str, q: Float[Array, "batch q_len heads dim"]) -> None:
         """Raise ValueError if positions, pages, ancestors or scales do not fit the queries q."""
         if self.positions.shape != q.shape[:2] or self.page_table.shape[0] != q.shape[0]:
@@ -82,3 +101,41 @@ class PagedKV:
             )
         for pool, scale in zip(self.pools, self.scales, strict=True):
             check_scale(operation, pool, scale)
+
+
+def visible_slots(
+    slots: Int[Array, " slots"],
+    positions: Int[Array, "sequences rows"],
+    ancestors: Bool[Array, "sequences rows nodes"] | None,
+) -> Bool[Array, "sequences rows slots"]:
+    """Return the visible slots: those up to a row's position, and the row's ancestors among the
+    tree nodes in the slots after it."""
+    known = slots <= positions[..., None]
+    if ancestors is None:
+        return known
+    nodes = ancestors.shape[-1]
+    node = slots - positions[..., None] - 1
+    seen = jnp.take_along_axis(ancestors, jnp.clip(node, 0, nodes - 1), axis=-1)
+    return known | (seen & (node >= 0) & (node < nodes))
+
+
+def scaled(
+    stored: Float[Array, "..."], scale: Float[Array, ""] | None, dtype: DTypeLike
+) -> Float[Array, "..."]:
+    """Return stored values times the scale in the queries' dtype; unchanged without a scale."""
+    if scale is None:
+        return stored
+    return (stored.astype(jnp.float32) * scale).astype(dtype)
+
+
+def as_factor(scale: Float[Array, ""] | None) -> Float[Array, "1"]:
+    """Return the scale as kernels load it, 1 for None."""
+    return jnp.ones(1) if scale is None else scale.reshape(1)
+
+
+def check_scale(
+    operation: str, pool: Float[Array, "pages page_size ..."], scale: Float[Array, ""] | None
+) -> None:
+    """Raise ValueError if a float8 pool has no scale."""
+    if pool.dtype.itemsize == 1 and scale is None:
+        raise ValueError(f"{operation}: a pool of {pool.dtype} needs its scale, got none")

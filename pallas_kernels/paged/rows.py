@@ -1,7 +1,12 @@
-"""Writing of rows into a paged pool."""
+"""Writing of rows into a paged pool, by XLA and inside a kernel."""
+
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from pallas_kernels.partial_sums import Product
+from pallas_kernels.triton import load
 
 FP8_MAX = 448.0
 
@@ -46,3 +51,26 @@ def scatter_rows(
     if flat.shape[0] == 1:
         where, flat = tuple(jnp.repeat(x, 2, axis=0) for x in where), jnp.repeat(flat, 2, axis=0)
     return pool.at[where].set(flat, mode="promise_in_bounds")
+
+
+def refuse_rows(pool: Array, *rows: Product) -> str | None:
+    """Return why a kernel cannot write such rows into this pool, or None if it can."""
+    if any(x.dtype not in (jnp.bfloat16, jnp.float32) for x in rows):
+        return f"expected rows of bfloat16 or float32, got {', '.join(x.dtype.name for x in rows)}"
+    if pool.dtype not in (jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn):
+        return f"expected a pool of bfloat16, float32 or float8_e4m3fn, got {pool.dtype}"
+    return None
+
+
+def number(ref: Any, *index: Array | int) -> Array:
+    """Load one element of an array as a scalar."""
+    return jnp.max(load(ref.at[tuple(jnp.broadcast_to(jnp.int32(i), (1,)) for i in index)]))
+
+
+def saturated(row: Array, dtype: Any, scale: Array) -> Array:
+    """Round a row inside a kernel as `as_stored` and the pool do; NaN fails both comparisons."""
+    if dtype != jnp.float8_e4m3fn:
+        return row.astype(dtype)
+    scaled = row.astype(jnp.float32) / scale
+    scaled = jnp.where(scaled > FP8_MAX, FP8_MAX, scaled)
+    return jnp.where(scaled < -FP8_MAX, -FP8_MAX, scaled).astype(dtype)

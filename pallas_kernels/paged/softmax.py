@@ -20,42 +20,32 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from pallas_kernels.paged.kernel import LOWEST
-from pallas_kernels.paged.visibility import visible_slots
+from pallas_kernels.paged.kv import PagedKV, visible_slots
 
 CHUNK_SLOTS = 128
 
 ReadChunk = Callable[[Int[Array, "batch chunk_pages"], Int[Array, " slots"]], tuple[Array, Array]]
 
 
-def gather_slots(
-    pool: Float[Array, "pages page_size ..."],
-    pages: Int[Array, "batch chunk_pages"],
-    written: Bool[Array, "batch slots"],
-) -> Float[Array, "batch slots ..."]:
-    """Gather the rows of a chunk, zero where none is written: a stale NaN times 0 would be NaN."""
-    rows = jnp.take(pool, pages, axis=0, mode="clip").reshape(*written.shape, *pool.shape[2:])
-    return jnp.where(written.reshape(*written.shape, *[1] * (pool.ndim - 2)), rows, 0)
-
-
 def attend(
     query: Float[Array, "sequences rows dim"],
-    positions: Int[Array, "sequences rows"],
-    page_table: Int[Array, "batch pages_per_seq"],
+    paged: PagedKV,
+    per_row: Callable[[Array], Array],
     read: ReadChunk,
-    *,
-    page_size: int,
     value_dim: int,
-    ancestors: Bool[Array, "sequences rows nodes"] | None = None,
 ) -> tuple[Float[Array, "sequences rows value_dim"], Float[Array, "sequences rows"]]:
     """Return each query row's attention and log2 mass over the slots that it sees; both float32.
 
     Query rows are scaled already. The mass is the sum of exp(score). A row without visible slots
-    gets 0 and -inf. read(pages, slots) returns a chunk's keys and values [sequences, slots, ...],
-    which must be finite.
+    gets 0 and -inf. per_row repeats positions or ancestors [batch, q_len, ...] for query rows
+    [sequences, rows, ...]. read(pages, slots) returns a chunk's keys and values [sequences, slots,
+    ...], which must be finite.
     """
+    page_size, page_table, positions = paged.page_size, paged.page_table, per_row(paged.positions)
+    ancestors = None if paged.ancestors is None else per_row(paged.ancestors)
     per_chunk = max(1, CHUNK_SLOTS // page_size)
     chunk_slots = per_chunk * page_size
     table = jnp.pad(page_table, ((0, 0), (0, -page_table.shape[1] % per_chunk)))

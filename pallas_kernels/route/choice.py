@@ -43,7 +43,7 @@ class RouterOptions:
 
 
 class Asked(NamedTuple):
-    """Arguments of every implementation of `route`; see `api.route`."""
+    """Arguments of every implementation of `route`; see ``route`."""
 
     logits: Float[Array, "tokens experts"]
     bias: Float[Array, " experts"]

@@ -29,7 +29,7 @@ def fits(tokens: int, experts: int, top_k: int) -> bool:
 
 
 def route(asked: Asked) -> Routes:
-    """Implement `pallas_kernels.route.api.route` as a GPU kernel."""
+    """Launch `route`."""
     tokens, options, held = len(asked.logits), asked.options, asked.held.experts
     rows = row_tile(tokens, options.top_k, held)
     map_out = map_shapes(tokens * options.top_k, held, rows)

@@ -10,7 +10,7 @@ from jax import Array
 
 from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.route.choice import Asked, Routes
-from pallas_kernels.self_check.calls import Call, bound_to
+from pallas_kernels.self_check.calls import Call
 from pallas_kernels.self_check.examples import Examples
 
 PRODUCTS = ("matmul", "joint_matmul", "gated_matmul", "grouped_mlp", "logits_argmax")
@@ -19,8 +19,6 @@ BLOCK = 64
 """Tokens at a time in the reference of a mixture, which gathers each token's expert matrices."""
 ITEMS = 3
 """Images in one array."""
-MADE_IN_PASSING = ("tiles", "rows")
-"""Arguments that another kernel precomputes; in a separate call, the kernel computes them."""
 
 
 def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
@@ -29,25 +27,19 @@ def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[...
     first = examples.of(call.arguments[:1])
     rest = examples.of(call.arguments[1:], weights=weights)
     meant = MEANINGS.get(call.operation, _as_drawn)
-    given = (
-        meant(examples, call, (*first, *rest)),
-        examples.of(call.options),
-        _without(MADE_IN_PASSING, examples.of(bound_to(call.kernel), weights=weights)),
-        examples.of(bound_to(call.reference), weights=weights),
-    )
+    given = meant(examples, call, (*first, *rest)), examples.of(call.options, weights=weights)
     leaves, structure = jax.tree.flatten(given)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
-    def called(form: Any, bound: int, *arrays: Any) -> Any:
+    def called(form: Any, *arrays: Any) -> Any:
         """Call `form` with its recorded arguments, with `arrays` in place of shapes."""
         left = iter(arrays)
         filled = [next(left) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-        tree = jax.tree.unflatten(structure, filled)
-        (before, named), (arguments, options) = tree[bound], tree[:2]
-        return getattr(form, "func", form)(*before, *arguments, **named, **options)
+        arguments, options = jax.tree.unflatten(structure, filled)
+        return form(*arguments, **options)
 
     contract = CONTRACTS.get(call.operation, _as_written)(call.reference)
-    return partial(called, call.kernel, 2), partial(called, contract, 3), arrays
+    return partial(called, call.kernel), partial(called, contract), arrays
 
 
 def _as_drawn(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -91,21 +83,15 @@ MEANINGS: Mapping[str, Callable[[Examples, Call, tuple[Any, ...]], tuple[Any, ..
 """Functions that give meaningful values to the integer arguments of an operation."""
 
 
-def _without(names: tuple[str, ...], bound: Any) -> Any:
-    before, named = bound
-    return before, {name: value for name, value in named.items() if name not in names}
-
-
 def _as_written(reference: Callable[..., Any]) -> Callable[..., Any]:
     return reference
 
 
 def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:
     """Extend a router's reference by the rows that the experts would quantise."""
-    from pallas_kernels.route import reference as written
 
     def contract(asked: Asked) -> Routes:
-        chosen = written.route(asked)
+        chosen = reference(asked)
         return chosen._replace(rows=None if asked.x is None else activations(asked.x, asked.format))
 
     return contract
@@ -113,14 +99,11 @@ def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_blocks(reference: Callable[..., Any]) -> Callable[..., Any]:
     """Run a mixture's reference on blocks of tokens, whose results are independent."""
-    written = getattr(reference, "func", reference)
 
-    def contract(*given: Any) -> Array:
-        *before, x, stacks, ids, weights = given
-
+    def contract(x: Array, stacks: Any, ids: Array, weights: Array, **options: Any) -> Array:
         def of_token(token: tuple[Array, ...]) -> Array:
             x, ids, weights = (part[None] for part in token)
-            return written(*before, x, stacks, ids, weights)[0]
+            return reference(x, stacks, ids, weights, **options)[0]
 
         return jax.lax.map(of_token, (x, ids, weights), batch_size=BLOCK)
 

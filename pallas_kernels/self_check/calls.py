@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,13 +10,16 @@ import numpy as np
 
 from pallas_kernels.dispatch import Form, listening
 
+MADE_BY_ROUTE = ("tiles", "rows")
+"""Arguments that the router's kernel makes; called without them, a kernel makes them itself."""
+
 
 @dataclass(frozen=True)
 class Call:
     """An operation as a program calls it: arguments and options with shapes in place of arrays.
 
     kernel: the function, or the reason why it cannot run. reference: the reference implementation.
-    Arrays bound to either are shapes too; one array that several of them take is one object.
+    An array that is passed twice is one object.
     """
 
     operation: str
@@ -37,7 +39,7 @@ class Call:
     @property
     def argument_bytes(self) -> int:
         """Size of all arrays in bytes."""
-        leaves = jax.tree.leaves((self.arguments, self.options, bound_to(self.reference)))
+        leaves = jax.tree.leaves((self.arguments, self.options))
         arrays = {id(x): x for x in leaves if isinstance(x, jax.ShapeDtypeStruct)}
         return sum(prod(x.shape) * x.dtype.itemsize for x in arrays.values())
 
@@ -50,7 +52,10 @@ def recorded_calls(function: Callable[..., Any], *shapes: Any) -> list[Call]:
         operation: str, forms: Mapping[str, Form], chosen: Callable[..., Any]
     ) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            call = _call(operation, forms, arguments, options)
+            asked = {name: x for name, x in options.items() if name not in MADE_BY_ROUTE}
+            shapes = _without_arrays((arguments, asked))
+            reference: Any = forms["reference"]
+            call = Call(operation, forms["pallas"], reference, *shapes)
             found.setdefault(repr(call), call)
             return chosen(*arguments, **options)
 
@@ -60,31 +65,6 @@ def recorded_calls(function: Callable[..., Any], *shapes: Any) -> list[Call]:
         # Wrap the function, because JAX would not trace an already traced one again.
         jax.eval_shape(lambda *arrays: function(*arrays), *shapes)
     return list(found.values())
-
-
-def bound_to(form: Form) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments and keywords that a partial function has bound."""
-    return (form.args, form.keywords) if isinstance(form, partial) else ((), {})
-
-
-def _call(
-    operation: str, forms: Mapping[str, Form], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> Call:
-    kernel, reference = forms["pallas"], forms["reference"]
-    assert callable(reference), "every operation has a contract"
-    given = arguments, options, bound_to(kernel), bound_to(reference)
-    arguments, options, of_kernel, of_reference = _without_arrays(given)
-    return Call(
-        operation,
-        _bind(kernel, *of_kernel),
-        _bind(reference, *of_reference),
-        arguments,
-        options,
-    )
-
-
-def _bind(form: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    return partial(form.func, *arguments, **options) if isinstance(form, partial) else form
 
 
 def _without_arrays(tree: Any) -> Any:

@@ -1,11 +1,17 @@
-"""Launch of a kernel, and loads and stores in it."""
+"""Launch of a kernel, and loads and stores in it, with offsets into large one-byte arrays.
+
+Pallas uses 64-bit offsets if an array has more than 2**32 bytes. But an offset is a signed number
+of elements: with one-byte elements, 32 bits end at 2**31.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax._src.pallas.triton import lowering
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
@@ -55,3 +61,18 @@ def scatter(out: Any, place: Array, value: Array, mask: Array) -> None:
 def whole(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
     """Return the spec of the whole array, for kernels that choose what they load."""
     return pl.BlockSpec(array.shape, lambda *_: (0,) * len(array.shape))
+
+
+_compute_offsets = lowering._compute_offsets_from_indices
+
+
+def _offsets(block: lowering.BlockInfo, indexer: lowering.NDIndexer) -> Any:
+    whole = block.full_shape_dtype
+    if jnp.dtype(whole.dtype).itemsize == 1:
+        block = replace(block, full_shape_dtype=jax.ShapeDtypeStruct(whole.shape, jnp.int16))
+    return _compute_offsets(block, indexer)
+
+
+def count_elements() -> None:
+    """Patch Pallas to use 64-bit offsets if an array has more than 2**31 elements."""
+    lowering._compute_offsets_from_indices = _offsets

@@ -28,7 +28,7 @@ from test_quantized import random_array
 from pallas_kernels import PagedKV, QuantFormat, gpu, gqa_decode, matmul, mla_prefill_part
 from pallas_kernels.exact import exact_bits
 from pallas_kernels.fp8_matmul.quantize import quantize
-from pallas_kernels.mla_decode.pallas import choose_tiles
+from pallas_kernels.paged.mla_kernel import choose_tiles
 from pallas_kernels.quantized import for_gpu
 
 IMPLEMENTATIONS = sweep(NAMES, ["xla", "pallas"])

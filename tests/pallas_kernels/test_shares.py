@@ -23,8 +23,8 @@ from pallas_kernels import (
     share_values,
 )
 from pallas_kernels.exact import exact_bits
-from pallas_kernels.mla_decode import pallas as decode
-from pallas_kernels.mla_share.layout import MASS, unpack
+from pallas_kernels.paged import mla_kernel
+from pallas_kernels.paged.partial import MASS, unpack
 
 GROUPS, HEADS, WIDTH, ROTATED, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
 KINDS = ["mla", "gqa"]
@@ -147,7 +147,7 @@ def test_a_context_that_is_not_cut_leaves_its_share_at_once(
     case = make_case("mla", [700, 67, 5])
     cut, whole = in_parts(case, 2, "pallas"), undivided(case)
     monkeypatch.setattr(f"{__name__}.compiled", compiled_anew)
-    monkeypatch.setattr(decode, "parts_that_fill", lambda _: 1)
+    monkeypatch.setattr(mla_kernel, "parts_that_fill", lambda _: 1)
     found = in_parts(case, 2, "pallas")
     np.testing.assert_allclose(found, whole, atol=2e-5)
     assert (found != cut).any()

@@ -30,7 +30,7 @@ from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.layers import gqa, mla, moe, split_context
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative import round as round_module
-from pallas_kernels.mla_share.layout import MASS
+from pallas_kernels.paged.partial import MASS
 
 pytestmark = pytest.mark.usefixtures("room_after_each")
 BY_NAME = {world.name: world for world in WORLDS}

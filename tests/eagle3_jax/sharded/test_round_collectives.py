@@ -33,7 +33,7 @@ from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_tools.aot.collectives import Collective, collectives
-from pallas_kernels.mla_share.layout import MASS
+from pallas_kernels.paged.partial import MASS
 
 K, BATCH = 3, 4
 ROWS = BATCH * (K + 1)

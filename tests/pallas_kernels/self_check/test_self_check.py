@@ -20,8 +20,8 @@ from pallas_kernels import (
     moe_mlp,
     route,
 )
-from pallas_kernels.add_norm import pallas as add_norm_kernel
-from pallas_kernels.item_attention import pallas as item_kernel
+from pallas_kernels.add_norm import ADD_NORM
+from pallas_kernels.item_attention import ITEM_ATTENTION
 from pallas_kernels.partial_sums import PartialSums
 from pallas_kernels.quantized.examples import example_kernel
 from pallas_kernels.rms_norm import Norm
@@ -69,7 +69,7 @@ def test_a_kernel_is_right_on_every_device() -> None:
 
 def test_a_kernel_that_is_wrong_on_one_device_is_found_there() -> None:
     def broken(x: Any, added: Any, norm: Norm) -> Any:
-        total, normed = add_norm_kernel.add_norm(x, added, norm)
+        total, normed = ADD_NORM.pallas(x, added, norm)
         return total, jnp.where(jax.lax.axis_index("device") == 1, 1.05, 1).astype(x.dtype) * normed
 
     checked = check_call(replace(norm_call(), kernel=broken), [0, 1, 2], MOST_BYTES)
@@ -126,7 +126,7 @@ def test_images_that_see_one_another_are_found() -> None:
     call = recorded_calls(attend, *[shape(96, 2, 32)] * 3, shape(96, dtype=jnp.int32))[0]
 
     def mixed(q: Any, k: Any, v: Any, items: Any, scale: float) -> Any:
-        return item_kernel.item_attention(q, k, v, 0 * items, scale)
+        return ITEM_ATTENTION.pallas(q, k, v, 0 * items, scale)
 
     for kernel, wrong in ((call.kernel, False), (mixed, True)):
         (checked,) = check_call(replace(call, kernel=kernel), [0], MOST_BYTES)

@@ -16,9 +16,9 @@ from sweeps import sweep
 from eagle3_tools.amdgpu.cases.errors import largest_error
 from eagle3_tools.amdgpu.cases.variety import unlike_scales
 from pallas_kernels import gpu
-from pallas_kernels.grouped_matmul.cases import KIMI, MINIMAX, make_case
+from pallas_kernels.cases.experts import KIMI, MINIMAX, grouped_mlp_case
+from pallas_kernels.cases.shapes import ExpertStack
 from pallas_kernels.quantized import QuantFormat, QuantizedArray, matmul
-from pallas_kernels.shapes import ExpertStack
 
 STACK = ExpertStack("small", 8, 2, 512, 256)
 
@@ -49,7 +49,7 @@ def test_experts_equal_a_reference_that_rounds_where_they_do(
     format: QuantFormat | None,
 ) -> None:
     with gpu.assume("gfx950"):
-        case = make_case(STACK, format, 4)
+        case = grouped_mlp_case(STACK, format, 4)
         arguments = unlike_scales(case.example(0), 0)
         found, expected = (
             np.asarray(jax.jit(lambda *given, run=run: run(*given))(*arguments))

@@ -8,8 +8,8 @@ from eagle3_tools.aot.check import check
 from eagle3_tools.aot.speed import share_problems
 from eagle3_tools.kernel_model.record import CaseFacts
 from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 from pallas_kernels.tuning import trying
 
 

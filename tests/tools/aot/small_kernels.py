@@ -9,7 +9,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton
-from pallas_kernels.case import Case
+from pallas_kernels.cases.case import Case
 
 ROWS, INPUTS, OUTPUTS = 256, 2048, 1024
 

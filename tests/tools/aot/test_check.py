@@ -27,8 +27,8 @@ from eagle3_tools.aot.expectations import (
 )
 from eagle3_tools.checks.pool import Failure
 from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import AMD, ARCHS
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import AMD, ARCHS
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 

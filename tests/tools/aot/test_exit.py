@@ -6,9 +6,9 @@ import pytest
 
 from eagle3_tools.aot import compile_program
 from pallas_kernels import gpu, triton
-from pallas_kernels.case import AMD
+from pallas_kernels.cases.case import AMD
+from pallas_kernels.cases.shapes import MATRICES
 from pallas_kernels.fp8_matmul.tiles import choose_tiles
-from pallas_kernels.shapes import MATRICES
 from pallas_kernels.tile_product import Operand, launch_tiles, multiply_tile
 
 O_PROJ = next(matrix for matrix in MATRICES if matrix.name == "kimi.o_proj@tp8")

@@ -47,12 +47,12 @@ from eagle3_tools.kernel_bench.timing import (
 )
 from eagle3_tools.kernel_bench.tune import around, tune, write_tuned
 from pallas_kernels import tuning
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
+from pallas_kernels.cases.latent_attention import mla_decode_case
+from pallas_kernels.cases.paged import PagedCase
+from pallas_kernels.cases.shapes import LatentAttention
 from pallas_kernels.grouped_matmul import GatedKernels, grouped_mlp
-from pallas_kernels.mla_decode import cases as mla_cases
-from pallas_kernels.paged.case import PagedCase
-from pallas_kernels.shapes import LatentAttention
 from pallas_kernels.tuning import tuned
 
 CEILINGS = Ceilings(read=1e12, copy=1e12, bf16=1e12, fp8=2e12)
@@ -237,7 +237,7 @@ def test_latent_attention_of_others_is_the_same_attention(monkeypatch: pytest.Mo
     """FlashMLA by a stand-in that reads its arguments as its interface says."""
     monkeypatch.setitem(sys.modules, "flash_mla", flash_mla_stand_in())
     paged = PagedCase(2, 128, batch=2)
-    case = mla_cases.make_case(LatentAttention("tiny", 4, 32, 16), paged)
+    case = mla_decode_case(LatentAttention("tiny", 4, 32, 16), paged)
     arguments = case.example(0)
     ours = np.asarray(case.reference(*arguments), np.float32)
     peers = torch_peers("mla_decode", arguments)

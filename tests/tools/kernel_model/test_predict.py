@@ -13,8 +13,8 @@ from eagle3_tools.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
 from eagle3_tools.kernel_model.named import named
 from eagle3_tools.kernel_model.predict import Call, Prediction, predict, resident_programs
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded, write_record
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 
 H200 = "docs/benchmarks/h200.json"
 STREAMING = ("grouped_mlp", "logits_argmax", "gqa_decode", "fp8_matmul", "joint_matmul")

@@ -13,7 +13,7 @@ from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import make_plan, read_pair
 from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
+from pallas_kernels.cases import all_cases
 
 PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
 """config.json files of published checkpoints."""

@@ -24,8 +24,8 @@ from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.named import named
 from eagle3_tools.kernel_model.predict import Prediction
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, write_record
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import ARCHS, Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import ARCHS, Case
 
 
 def facts_lines(case: CaseFacts, gpu: ModelGpu) -> Iterator[str]:

@@ -25,8 +25,8 @@ from eagle3_tools.aot.targets import target_of
 from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
 from eagle3_tools.kernel_model.record import CaseFacts, recorded
 from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from eagle3_tools.kernel_bench.session import Session
 from eagle3_tools.kernel_bench.tune import tune_all
 from eagle3_tools.kernel_bench.worker import use_gpu_sparingly
 from eagle3_tools.kernel_model import named as of_model
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.case import Case
-from pallas_kernels.difference import difference, read_arrays
+from pallas_kernels.cases.case import Case
+from pallas_kernels.self_check.errors import difference, read_arrays
 
 
 def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from eagle3_tools.kernel_bench.timing import (
     rotated,
 )
 from pallas_kernels import gpu
-from pallas_kernels.case import Case
+from pallas_kernels.cases.case import Case
 from pallas_kernels.quantized import QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.activations import fp8_per_token
 

@@ -24,8 +24,8 @@ from eagle3_tools.kernel_bench.timing import (
 )
 from eagle3_tools.kernel_bench.worker import NO_GPU, conditions
 from pallas_kernels import gpu, tuning
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 
 ENOUGH = 0.97
 """Largest fraction of the heuristic's time that counts as faster: less than 3% is noise."""

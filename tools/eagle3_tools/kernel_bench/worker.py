@@ -22,8 +22,8 @@ from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
 from eagle3_tools.kernel_bench.measure import Compiled, Measured, compile_case, measure, one_line
 from eagle3_tools.kernel_bench.timing import DRY, Effort
 from pallas_kernels import gpu
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 from pallas_kernels.self_check.quick import compile_quickly
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"

@@ -14,7 +14,7 @@ from eagle3_tools.plan.compile.compiled_round import RoundShape
 from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
 from eagle3_tools.plan.compile.report import GIB, MIB, seconds, whole
 from eagle3_tools.plan.data.kimi_k25 import WeightScheme
-from pallas_kernels.case import AMD
+from pallas_kernels.cases.case import AMD
 
 
 def main(argv: Sequence[str] | None = None) -> int:

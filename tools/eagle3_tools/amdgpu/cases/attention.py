@@ -15,16 +15,11 @@ from eagle3_tools.amdgpu.cases.errors import (
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16, FP8_ROWS
 from eagle3_tools.amdgpu.cases.variety import unlike_contexts
-from pallas_kernels.case import Case
-from pallas_kernels.gqa_decode import cases as gqa_decode
-from pallas_kernels.gqa_share import cases as gqa_share
-from pallas_kernels.item_attention import cases as item_attention
-from pallas_kernels.mla_decode import cases as mla_decode
-from pallas_kernels.mla_prefill import cases as mla_prefill
-from pallas_kernels.mla_share import cases as mla_share
-from pallas_kernels.paged.case import PagedCase
+from pallas_kernels.cases import attention, latent_attention
+from pallas_kernels.cases.case import Case
+from pallas_kernels.cases.paged import PagedCase
+from pallas_kernels.cases.shapes import GroupedAttention, LatentAttention, VisionAttention
 from pallas_kernels.paged.kv import PagedKV
-from pallas_kernels.shapes import GroupedAttention, LatentAttention, VisionAttention
 
 LENGTHS = 300, 21
 """Slots of the two sequences: parts of 128, 128 and 44, or 256 and 44; and at most two steps."""
@@ -41,7 +36,7 @@ def attention_cases() -> list[EmulatedCase]:
 
 def _latent() -> list[EmulatedCase]:
     """Return MLA decode cases with heads that fill no tile; ten heads take two tiles."""
-    decode = partial(_decode, LatentAttention, mla_decode.make_case)
+    decode = partial(_decode, LatentAttention, latent_attention.mla_decode_case)
     return [
         decode("mla_decode kimi.attention@tp8 q4_8k_page64", (10,), PagedCase(4, 320)),
         decode("mla_decode kimi.attention@tp8 q1_8k_page64_fp8", (5,), PagedCase(1, 320, fp8=True)),
@@ -51,7 +46,7 @@ def _latent() -> list[EmulatedCase]:
         ),
         _decode(
             LatentAttention,
-            mla_decode.with_values,
+            latent_attention.mla_decode_with_values,
             "mla_decode kimi.attention@tp4 q4_8k_page64_values",
             (5,),
             PagedCase(4, 320),
@@ -71,20 +66,20 @@ def _shares() -> list[EmulatedCase]:
         ("q1_1.0625k_page64_fp8", 2, PagedCase(1, 320, fp8=True)),
     ):
         real = f"attend_share {SHARED} {like}"
-        make = partial(mla_share.share_case, groups=3, kernels=named(real).kernels)
+        make = partial(latent_attention.attend_share_case, groups=3, kernels=named(real).kernels)
         case = _decode(LatentAttention, make, real, (heads,), paged)
         cases.append(replace(case, compare=share_error))
-    values = mla_share.values_case(LatentAttention("small", 2), 19, 8)
+    values = latent_attention.share_values_case(LatentAttention("small", 2), 19, 8)
     return [*cases, EmulatedCase.small(values, named(f"share_values {SHARED} rows64"), BF16)]
 
 
 def _grouped() -> list[EmulatedCase]:
     """Return GQA cases: two KV heads with a query head each (drafts), one KV head with six."""
-    decode = partial(_decode, GroupedAttention, gqa_decode.make_case)
+    decode = partial(_decode, GroupedAttention, attention.gqa_decode_case)
     draft, minimax = "gqa_decode draft_mha.attention@tp4", "gqa_decode minimax.attention@tp8"
     in_fp8 = _decode(
         GroupedAttention,
-        partial(gqa_decode.make_case, then=gqa_decode.BLOCK_FP8),
+        partial(attention.gqa_decode_case, then=attention.BLOCK_FP8),
         f"{minimax} q4_8k_page64 fp8_group",
         (6, 1),
         PagedCase(4, 320),
@@ -101,7 +96,7 @@ def _grouped() -> list[EmulatedCase]:
 
 def _grouped_shares() -> list[EmulatedCase]:
     """Return cases of partial attention on two devices that share a KV head."""
-    decode = partial(_decode, GroupedAttention, gqa_share.make_case)
+    decode = partial(_decode, GroupedAttention, attention.gqa_share_case)
     real = "gqa_share minimax.attention@tp16"
     cases = [
         decode(f"{real} q4_4.25k_page64", (3, 1), PagedCase(4, 320)),
@@ -115,7 +110,11 @@ def _prefill() -> list[EmulatedCase]:
 
     One more is at a part of its context, of which the first rows see nothing.
     """
-    chunk, whole, part = PagedCase(300, 320, batch=1), mla_prefill.make_case, mla_prefill.part_case
+    chunk, whole, part = (
+        PagedCase(300, 320, batch=1),
+        latent_attention.mla_prefill_case,
+        latent_attention.mla_prefill_part_case,
+    )
     cases = []
     for like, heads, paged, make, before, compare in (
         ("q512_1k_page64_b1", 2, chunk, whole, PREFIX, largest_error),
@@ -131,7 +130,7 @@ def _prefill() -> list[EmulatedCase]:
 
 def _items() -> EmulatedCase:
     """Return a case of three images with partial row and key tiles; the first is in one tile."""
-    case = item_attention.make_case(VisionAttention("small", 2), (41, 150, 70))
+    case = attention.item_attention_case(VisionAttention("small", 2), (41, 150, 70))
     return EmulatedCase.small(case, named("item_attention kimi.vision@tp8 rows4096"), BF16)
 
 

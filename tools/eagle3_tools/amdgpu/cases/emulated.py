@@ -13,7 +13,7 @@ from eagle3_tools.amdgpu.cases.launches import Launch, launches, with_tiles_of
 from eagle3_tools.amdgpu.cases.tolerances import Tolerance
 from eagle3_tools.amdgpu.cases.variety import unlike_scales
 from pallas_kernels import gpu
-from pallas_kernels.case import Case
+from pallas_kernels.cases.case import Case
 from pallas_kernels.self_check import quick
 
 Arrays = Sequence[NDArray[Any]]

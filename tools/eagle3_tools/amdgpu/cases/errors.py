@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from pallas_kernels.mla_share.layout import MASS, unpack
+from pallas_kernels.paged.partial import MASS, unpack
 
 Arrays = Sequence[NDArray[Any]]
 

@@ -5,14 +5,14 @@ from typing import Any
 from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import of_experts
-from pallas_kernels.grouped_matmul import cases as grouped
-from pallas_kernels.shapes import ExpertStack
+from pallas_kernels.cases import experts
+from pallas_kernels.cases.shapes import ExpertStack
 
 STACK = ExpertStack("small", 5, 2, 384, 256)
 BESIDE_SHARED = ExpertStack("small", 5, 2, 512, 256)
 """Whole steps, as a shared expert with its own weights requires."""
-BF16, PTPC, INT4, W4A8, MXFP4 = grouped.KIMI
-BLOCKS = grouped.MINIMAX[1]
+BF16, PTPC, INT4, W4A8, MXFP4 = experts.KIMI
+BLOCKS = experts.MINIMAX[1]
 TOKENS = 5
 
 
@@ -30,7 +30,7 @@ def expert_cases() -> list[EmulatedCase]:
     ]
     routed = [
         EmulatedCase.small(
-            grouped.make_case(STACK, format, TOKENS if "16" in like else 3),
+            experts.grouped_mlp_case(STACK, format, TOKENS if "16" in like else 3),
             named(f"grouped_mlp {like}"),
             of_experts(format),
             _elsewhere,
@@ -38,7 +38,7 @@ def expert_cases() -> list[EmulatedCase]:
         )
         for format, like in asked
     ]
-    small = grouped.with_shared(BESIDE_SHARED, INT4, TOKENS)
+    small = experts.with_shared(BESIDE_SHARED, INT4, TOKENS)
     real = named(f"grouped_mlp {kimi} int4_group tokens16 shared")
     shared = EmulatedCase.small(small, real, of_experts(INT4), _elsewhere, idle_rows=True)
     return [*routed, shared]

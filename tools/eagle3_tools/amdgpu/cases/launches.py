@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from pallas_kernels import gpu, tuning
-from pallas_kernels.all_cases import all_cases
-from pallas_kernels.case import Case
+from pallas_kernels.cases import all_cases
+from pallas_kernels.cases.case import Case
 
 PRODUCTS = ("dot_general", "dot_mxfp4")
 MOVES = ("masked_load", "masked_swap")

@@ -11,16 +11,15 @@ import jax
 from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16
-from pallas_kernels.case import Case
-from pallas_kernels.fp8_matmul import cases as fp8_matmul
-from pallas_kernels.joint_matmul import cases as joint_matmul
-from pallas_kernels.joint_matmul import four_bit
-from pallas_kernels.logits_argmax import cases as logits_argmax
+from pallas_kernels.cases import products
+from pallas_kernels.cases.case import Case
+from pallas_kernels.cases.shapes import Head, Matrix
+from pallas_kernels.dispatch import Operation
+from pallas_kernels.joint_matmul import GATED_MATMUL, JOINT_MATMUL
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
-from pallas_kernels.shapes import Head, Matrix
 
-PTPC, BLOCKS, WIDENED = fp8_matmul.PTPC, fp8_matmul.BLOCKS, fp8_matmul.WIDENED
+PTPC, BLOCKS, WIDENED = products.PTPC, products.BLOCKS, products.WIDENED
 FOUR_BIT = (
     QuantFormat("mxfp4", "mxfp4"),
     QuantFormat("mxfp4"),
@@ -38,7 +37,7 @@ def _single() -> list[EmulatedCase]:
     def product(
         like: str, inputs: int, outputs: int, format: QuantFormat, rows: int
     ) -> EmulatedCase:
-        case = fp8_matmul.make_case(Matrix("small", inputs, outputs), format, rows)
+        case = products.matmul_case(Matrix("small", inputs, outputs), format, rows)
         return EmulatedCase.small(case, named(f"fp8_matmul {like}"), BF16)
 
     return [
@@ -55,7 +54,7 @@ def _joint() -> list[EmulatedCase]:
 
     def product(like: str, inputs: int, widths: tuple[int, ...], format: Any) -> EmulatedCase:
         matrices = [Matrix("small", inputs, width) for width in widths]
-        case = joint_matmul.make_case("joint_matmul", matrices, format, 5)
+        case = products.joint_case(JOINT_MATMUL, matrices, format, 5)
         return EmulatedCase.small(case, named(f"joint_matmul {like}"), BF16)
 
     return [
@@ -68,7 +67,7 @@ def _joint() -> list[EmulatedCase]:
 def _gated() -> list[EmulatedCase]:
     def product(like: str, inputs: int, format: Any, rows: int) -> EmulatedCase:
         matrices = [Matrix("small", inputs, 72)] * 2
-        case = joint_matmul.make_case("gated_matmul", matrices, format, rows)
+        case = products.joint_case(GATED_MATMUL, matrices, format, rows)
         return EmulatedCase.small(case, named(f"gated_matmul {like}"), BF16)
 
     return [
@@ -86,18 +85,16 @@ def _four_bit() -> list[EmulatedCase]:
             _four_bit_case(operation, 7168, 2304, format, 4),
             BF16,
         )
-        for operation, format in zip(
-            ("gated_matmul", "joint_matmul", "gated_matmul", "joint_matmul"), FOUR_BIT, strict=True
-        )
+        for operation, format in zip((GATED_MATMUL, JOINT_MATMUL) * 2, FOUR_BIT, strict=True)
     ]
 
 
 def _four_bit_case(
-    operation: str, inputs: int, outputs: int, format: QuantFormat, rows: int
+    operation: Operation, inputs: int, outputs: int, format: QuantFormat, rows: int
 ) -> Case:
     """Make a case of two matrices; joint products are one launch each."""
     matrices = [Matrix("kimi.dense_gate_up@tp8", inputs, outputs)] * 2
-    case = joint_matmul.make_case(operation, matrices, None, rows)
+    case = products.joint_case(operation, matrices, None, rows)
 
     def example(seed: int) -> tuple[Any, ...]:
         keys = jax.random.split(jax.random.key(seed), 3)
@@ -107,9 +104,9 @@ def _four_bit_case(
     return replace(
         case,
         variant=f"{format.weights}_{format.activations} rows{rows}",
-        run=getattr(four_bit, operation),
+        run=operation.pallas,
         example=example,
-        kernels=("expert_gate_up" if operation == "gated_matmul" else "expert_down",),
+        kernels=("expert_gate_up" if operation is GATED_MATMUL else "expert_down",),
         matrix=matrix_instruction(format),
     )
 
@@ -120,7 +117,7 @@ def _heads() -> list[EmulatedCase]:
     def head(
         like: str, size: tuple[int, int], format: Any, rows: int, filtered: bool = False
     ) -> EmulatedCase:
-        case = logits_argmax.make_case(Head("small", *size), format, rows, filtered)
+        case = products.logits_argmax_case(Head("small", *size), format, rows, filtered)
         return EmulatedCase.small(
             case, named(f"logits_argmax kimi.lm_head@tp4 {like}"), BF16, _other_ids
         )

@@ -8,15 +8,15 @@ from eagle3_tools.amdgpu.cases.errors import dequantised_error, route_error
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16, FLOAT32, FP8_ROWS, ROUTED
 from eagle3_tools.amdgpu.cases.variety import unlike_rows, unlike_weights
-from pallas_kernels.absorb_query import cases as absorb_query
-from pallas_kernels.add_norm import cases as add_norm
-from pallas_kernels.cache_heads import cases as cache_heads
-from pallas_kernels.cache_latents import cases as cache_latents
-from pallas_kernels.head_squares import cases as head_squares
+from pallas_kernels.cases import caches, experts
+from pallas_kernels.cases.rows import (
+    absorb_query_case,
+    add_norm_case,
+    head_squares_case,
+    router_logits_case,
+)
+from pallas_kernels.cases.shapes import EXPERTS, ExpertStack, GroupedAttention, LatentAttention
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.route import cases as route
-from pallas_kernels.router_logits import cases as router_logits
-from pallas_kernels.shapes import EXPERTS, ExpertStack, GroupedAttention, LatentAttention
 
 PAGES = 3
 """Pages of a pool that rows are written to."""
@@ -38,10 +38,10 @@ def _norms() -> list[EmulatedCase]:
 
     found = []
     for name in ("kimi.experts@tp8", "minimax.experts@tp8"):
-        case = add_norm.make_case(name, STACKS[name].hidden, 3)
+        case = add_norm_case(name, STACKS[name].hidden, 3)
         like = named(f"add_norm {name} rows4")
         found.append(EmulatedCase.small(case, like, BF16, weighted))
-    squares = head_squares.make_case(GroupedAttention("small", 6, 1), 5)
+    squares = head_squares_case(GroupedAttention("small", 6, 1), 5)
     like = named("head_squares minimax.attention@tp8 rows4")
     return [*found, EmulatedCase.small(squares, like, FLOAT32)]
 
@@ -50,7 +50,7 @@ def _queries() -> list[EmulatedCase]:
     """Return cases of one tile of 16 rows, and of two of 64."""
     found = []
     for rows, heads, like in ((5, 3, "rows4"), (70, 1, "rows256")):
-        case = absorb_query.make_case(LatentAttention("small", heads), rows)
+        case = absorb_query_case(LatentAttention("small", heads), rows)
         real = named(f"absorb_query kimi.attention@tp8 {like}")
         found.append(EmulatedCase.small(case, real, BF16))
     return found
@@ -69,7 +69,7 @@ def _heads() -> list[EmulatedCase]:
     found = []
     for model, heads in (("draft_mha", (3, 3)), ("minimax", (6, 1))):
         for fp8 in (False, True):
-            case = cache_heads.make_case(GroupedAttention(model, *heads), 5, fp8, PAGES)
+            case = caches.cache_heads_case(GroupedAttention(model, *heads), 5, fp8, PAGES)
             like = named(f"cache_heads {model}.attention@tp8 rows4" + "_fp8" * fp8)
             # The pools come after norms and rows.
             fields = {"donate": (6, 7)}
@@ -85,8 +85,8 @@ def _latents() -> list[EmulatedCase]:
 
     found = []
     for fp8 in (False, True):
-        for format in (None, cache_latents.PTPC):
-            case = cache_latents.make_case(5, fp8, format, PAGES)
+        for format in (None, caches.PTPC):
+            case = caches.cache_latents_case(5, fp8, format, PAGES)
             like = named(case.name.replace("rows5", "rows4"))
             fields: dict[str, Any] = {"donate": (6,)}
             if format is not None:
@@ -102,27 +102,29 @@ def _routers() -> list[EmulatedCase]:
     for rows, like in ((5, "rows4"), (257, "rows1024")):
         stack = ExpertStack("small", 40, 8, 384, 0)
         real = named(f"router_logits minimax.experts@tp8 {like}")
-        found.append(EmulatedCase.small(router_logits.make_case(stack, rows), real, FLOAT32))
+        found.append(EmulatedCase.small(router_logits_case(stack, rows), real, FLOAT32))
     return found
 
 
 def _routes() -> list[EmulatedCase]:
     """Return cases of one program with four or sixteen waves, and of two launches (many tokens)."""
     kimi, minimax = STACKS["kimi.experts@tp8"], STACKS["minimax.experts@tp8"]
-    ptpc, w4a8, mxfp4 = (format for format in route.KIMI if format and format.activations != "none")
+    ptpc, w4a8, mxfp4 = (
+        format for format in experts.KIMI if format and format.activations != "none"
+    )
     asked: list[tuple[ExpertStack, QuantFormat | None, int, str]] = [
         (kimi, None, 3, "tokens4"),
         (kimi, None, 50, "tokens64"),
         (kimi, ptpc, 3, "tokens4 fp8_token"),
         (kimi, w4a8, 3, "tokens4 int8_token"),
         (kimi, mxfp4, 3, "tokens4 mxfp4"),
-        (minimax, route.MINIMAX[1], 3, "tokens4 fp8_group"),
+        (minimax, experts.MINIMAX[1], 3, "tokens4 fp8_group"),
         # One program per expert: the fewest experts that are padded to MiniMax's 256.
         (replace(minimax, experts=129), None, 200, "tokens256"),
     ]
     found = []
     for stack, format, tokens, like in asked:
-        case = route.make_case(stack, format, tokens)
+        case = experts.route_case(stack, format, tokens)
         real = named(f"route {stack.name} {like}")
         fields = {"partly_written": PARTLY_WRITTEN, "compare": route_error}
         found.append(EmulatedCase.small(case, real, ROUTED, **fields))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pallas_kernels.case import Case
+from pallas_kernels.cases.case import Case
 
 NAMED = (
     "mla_decode kimi.attention@tp4 q4_8k_page64",

@@ -6,29 +6,10 @@ A dry run interprets the kernels, one program after another: the models' shapes 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pallas_kernels.absorb_query.cases import make_case as absorb_query
-from pallas_kernels.add_norm.cases import make_case as add_norm
-from pallas_kernels.cache_heads.cases import make_case as cache_heads
-from pallas_kernels.cache_latents.cases import make_case as cache_latents
-from pallas_kernels.case import Case
-from pallas_kernels.fp8_matmul.cases import PTPC
-from pallas_kernels.fp8_matmul.cases import make_case as fp8_matmul
-from pallas_kernels.gqa_decode.cases import make_case as gqa_decode
-from pallas_kernels.gqa_share.cases import make_case as gqa_share
-from pallas_kernels.grouped_matmul.cases import make_case as grouped_mlp
-from pallas_kernels.head_squares.cases import make_case as head_squares
-from pallas_kernels.item_attention.cases import make_case as item_attention
-from pallas_kernels.joint_matmul.cases import make_case as joint_matmul
-from pallas_kernels.logits_argmax.cases import make_case as logits_argmax
-from pallas_kernels.mla_decode.cases import make_case as mla_decode
-from pallas_kernels.mla_prefill.cases import make_case as mla_prefill
-from pallas_kernels.mla_prefill.cases import part_case as mla_prefill_part
-from pallas_kernels.mla_share.cases import share_case as attend_share
-from pallas_kernels.mla_share.cases import values_case as share_values
-from pallas_kernels.paged.case import PagedCase
-from pallas_kernels.route.cases import make_case as route
-from pallas_kernels.router_logits.cases import make_case as router_logits
-from pallas_kernels.shapes import (
+from pallas_kernels.cases import attention, caches, experts, latent_attention, products, rows
+from pallas_kernels.cases.case import Case
+from pallas_kernels.cases.paged import PagedCase
+from pallas_kernels.cases.shapes import (
     ExpertStack,
     GroupedAttention,
     Head,
@@ -36,6 +17,7 @@ from pallas_kernels.shapes import (
     Matrix,
     VisionAttention,
 )
+from pallas_kernels.joint_matmul import GATED_MATMUL, JOINT_MATMUL
 
 SIZE = "small"
 """Replaces the model's shape in the cases' names."""
@@ -54,23 +36,23 @@ def rehearsed() -> list[Case]:
 
 
 def _cases() -> Iterator[Case]:
-    yield mla_decode(LATENT, CONTEXT)
-    yield grouped_mlp(EXPERTS, None, ROWS)
-    yield fp8_matmul(MATRIX, PTPC, ROWS)
-    yield logits_argmax(Head("kimi.lm_head", 256, 1024), None, ROWS, False)
-    yield gqa_decode(GROUPED, replace(CONTEXT, fp8=True))
-    yield gqa_share(GROUPED, CONTEXT, GROUPS)
-    yield mla_prefill(LATENT, CHUNK)
-    yield mla_prefill_part(LATENT, CHUNK)
-    yield attend_share(LATENT, CONTEXT, GROUPS)
-    yield share_values(LATENT, ROWS, GROUPS)
-    yield cache_heads(GROUPED, ROWS, True, PAGES)
-    yield cache_latents(ROWS, False, None, PAGES)
-    yield absorb_query(LATENT, ROWS)
-    yield add_norm(SIZE, 256, ROWS)
-    yield head_squares(GROUPED, ROWS)
-    yield item_attention(VisionAttention("kimi.vision", 2), (40, 24))
-    yield joint_matmul("joint_matmul", [MATRIX] * 2, None, ROWS)
-    yield joint_matmul("gated_matmul", [MATRIX] * 2, None, ROWS)
-    yield route(EXPERTS, None, ROWS)
-    yield router_logits(EXPERTS, ROWS)
+    yield latent_attention.mla_decode_case(LATENT, CONTEXT)
+    yield experts.grouped_mlp_case(EXPERTS, None, ROWS)
+    yield products.matmul_case(MATRIX, products.PTPC, ROWS)
+    yield products.logits_argmax_case(Head("kimi.lm_head", 256, 1024), None, ROWS, False)
+    yield attention.gqa_decode_case(GROUPED, replace(CONTEXT, fp8=True))
+    yield attention.gqa_share_case(GROUPED, CONTEXT, GROUPS)
+    yield latent_attention.mla_prefill_case(LATENT, CHUNK)
+    yield latent_attention.mla_prefill_part_case(LATENT, CHUNK)
+    yield latent_attention.attend_share_case(LATENT, CONTEXT, GROUPS)
+    yield latent_attention.share_values_case(LATENT, ROWS, GROUPS)
+    yield caches.cache_heads_case(GROUPED, ROWS, True, PAGES)
+    yield caches.cache_latents_case(ROWS, False, None, PAGES)
+    yield rows.absorb_query_case(LATENT, ROWS)
+    yield rows.add_norm_case(SIZE, 256, ROWS)
+    yield rows.head_squares_case(GROUPED, ROWS)
+    yield attention.item_attention_case(VisionAttention("kimi.vision", 2), (40, 24))
+    yield products.joint_case(JOINT_MATMUL, [MATRIX] * 2, None, ROWS)
+    yield products.joint_case(GATED_MATMUL, [MATRIX] * 2, None, ROWS)
+    yield experts.route_case(EXPERTS, None, ROWS)
+    yield rows.router_logits_case(EXPERTS, ROWS)

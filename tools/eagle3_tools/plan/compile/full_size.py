@@ -24,7 +24,7 @@ from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.model.memory import Memory
 from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import AbstractPair, engine_config
-from pallas_kernels.mla_share.layout import MASS
+from pallas_kernels.paged.partial import MASS
 
 BFLOAT16_BYTES = 2
 

@@ -40,7 +40,7 @@ from eagle3_tools.plan.compile.report import (
 )
 from eagle3_tools.plan.model.memory import encoding_bytes
 from eagle3_tools.plan.model.weights import model_bytes
-from pallas_kernels.case import AMD, ARCHS
+from pallas_kernels.cases.case import AMD, ARCHS
 
 MOST_LAUNCHES = 8
 """Most launches of a block on AMD GPUs: two norms, four products with their biases, q, k and v by

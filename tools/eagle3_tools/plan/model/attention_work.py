@@ -7,7 +7,7 @@ from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_tools.plan.model.kernels import Exchange, Kernel, Work
 from eagle3_tools.plan.model.products import Device, Product
-from pallas_kernels.mla_share.layout import MASS
+from pallas_kernels.paged.partial import MASS
 
 ACTIVATION_BYTES = 2
 

@@ -19,7 +19,7 @@ from eagle3_tools.plan.data.gpus import GIB, Gpu
 from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.model.split import draft_parts, target_parts
 from eagle3_tools.plan.model.weights import ModelBytes, model_bytes
-from pallas_kernels.item_attention.pallas import PIECE
+from pallas_kernels.item_attention import PIECE
 
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""

@@ -1,1 +1,0 @@
-from pallas_kernels.cache_latents.api import cache_latents as cache_latents

@@ -1,1 +1,0 @@
-from pallas_kernels.gqa_share.api import gqa_share as gqa_share

@@ -1,1 +1,0 @@
-from pallas_kernels.item_attention.api import item_attention as item_attention
