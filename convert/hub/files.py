@@ -10,6 +10,8 @@ from convert.store.source import COPIED
 CONFIG = "config.json"
 SAMPLING = "generation_config.json"
 PREPROCESSOR = "preprocessor_config.json"
+MODELOPT = "hf_quant_config.json"
+"""ModelOpt's quantisation, which its older checkpoints state here alone."""
 TOKENIZER = (
     "tokenizer.json",
     "tiktoken.model",
@@ -33,7 +35,9 @@ class Wanted:
         return ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
 
 
-CHECKPOINT = Wanted((CONFIG, SAMPLING, PREPROCESSOR, INDEX_FILE, *TOKENIZER), weights=True)
+CHECKPOINT = Wanted(
+    (CONFIG, MODELOPT, SAMPLING, PREPROCESSOR, INDEX_FILE, *TOKENIZER), weights=True
+)
 CONFIG_ALONE = Wanted((CONFIG,))
 SAMPLING_ALONE = Wanted((SAMPLING,))
 TOKENIZER_ALONE = Wanted((CONFIG, SAMPLING, *TOKENIZER))

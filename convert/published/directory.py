@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from convert.files.safetensors_files import Checkpoint, open_checkpoint, read_json
+from convert.hub.files import MODELOPT
 from convert.published.quantization_config import (
     QuantizationConfig,
+    has_quantization,
     read_quantization_config,
     unknown_quantization_fields,
 )
@@ -19,6 +21,7 @@ from convert.published.weights import Int4OrderChoice, Weight, find_weights
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.draft import DRAFT_FIELDS
 from eagle3_jax.config.draft_layouts import is_draft
+from eagle3_jax.config.published import read_mapping
 from eagle3_jax.config.targets import refuse_unsupported, target_fields
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +56,7 @@ def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto
     directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"checkpoint directory {directory} does not exist")
-    config = read_json(directory / "config.json")
+    config = _read_config(directory)
     try:
         refuse_unsupported(config)
         quantization = read_quantization_config(config)
@@ -62,6 +65,15 @@ def open_published(directory: str | Path, *, int4_order: Int4OrderChoice = "auto
     checkpoint = open_checkpoint(directory)
     weights, misfits = find_weights(checkpoint.tensors.values(), int4_order)
     return Published(directory, config, checkpoint, weights, misfits, quantization)
+
+
+def _read_config(directory: Path) -> Mapping[str, Any]:
+    """Read config.json, with ModelOpt's own file as its `quantization_config` if it has none."""
+    config, file = read_json(directory / "config.json"), directory / MODELOPT
+    if not file.is_file() or has_quantization(config):
+        return config
+    given = read_mapping(read_json(file), "quantization")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **given}}
 
 
 def unknown_fields(config: Mapping[str, Any]) -> list[str]:

@@ -210,6 +210,40 @@ MXFP4 = Form(
 )
 
 
+def _nvfp4_scale(read: PartReader) -> np.ndarray:
+    """Return a group's scale times the matrix's, of which compressed-tensors has the inverse."""
+    scale = read("weight_scale").astype(np.float32)
+    with np.errstate(all="ignore"):  # what is not finite is rejected below
+        if "weight_scale_2" in read.parts:
+            return _finite(scale * read("weight_scale_2").reshape(()))
+        return _finite(scale / read("weight_global_scale").reshape(()))
+
+
+def _nvfp4(label: str, values: str, matrix_scale: str, ignored: str) -> Form:
+    """Return a form of NVFP4; `ignored` is the scale of activations, which stay as they are."""
+    return Form(
+        label=label,
+        weights="nvfp4",
+        published_activations="none",
+        parts={values: ("U8",), "weight_scale": _FP8, matrix_scale: ("F32",)},
+        optional={ignored: ("F32",)},
+        part_shapes=lambda *shape: {
+            "weight_scale": _scale_shapes("nvfp4", *shape),
+            matrix_scale: ((), (1,)),
+            ignored: ((), (1,)),
+        },
+        values=lambda read: read(values),
+        scale=_nvfp4_scale,
+    )
+
+
+NVFP4 = _nvfp4("NVFP4 of ModelOpt", "weight", "weight_scale_2", "input_scale")
+NVFP4_PACKED = _nvfp4(
+    "NVFP4 of compressed-tensors (nvfp4-pack-quantized)",
+    *("weight_packed", "weight_global_scale", "input_global_scale"),
+)
+
+
 def _progressive_scale(read: PartReader) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):  # overflow is rejected below
         scale = read("weight_scale_2").reshape(-1) * read("weight_scale").reshape(())
@@ -253,7 +287,7 @@ def _int4(order: Int4Order) -> Form:
 
 INT4_LINEAR = _int4("linear")
 INT4_AWQ = _int4("awq")
-FORMS = (INT4_GROUP, MXFP4, W4A8, FP8_CHANNEL, FP8_BLOCK)
+FORMS = (INT4_GROUP, MXFP4, NVFP4, NVFP4_PACKED, W4A8, FP8_CHANNEL, FP8_BLOCK)
 """All forms except INT4 per channel, whose order of nibbles no file states."""
 PARTS = frozenset(part for form in (*FORMS, INT4_LINEAR) for part in (*form.parts, *form.optional))
 """Last parts of the names of all tensors that a form may have."""

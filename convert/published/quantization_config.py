@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.models.rules import Rule
-from convert.published.exclude import check_pattern, excluded, matches
+from convert.published.exclude import check_pattern, excluded, matches, unprefixed
 from convert.published.weights import Weight
 from eagle3_jax.config.brief import brief
 from eagle3_jax.config.fields import Fields
@@ -55,6 +55,8 @@ def read_quantization_config(config: Mapping[str, Any]) -> QuantizationConfig | 
         "compressed-tensors": _compressed_tensors,
         "quark": _quark,
         "fp8": _fp8,
+        "modelopt": _modelopt,
+        "modelopt_fp4": _modelopt,
     }
     method = given.get("quant_method")
     if not isinstance(method, str) or method not in readers:
@@ -77,6 +79,11 @@ def unknown_quantization_fields(config: Mapping[str, Any]) -> list[str]:
     given = _section(config)
     known = QUANTIZATION_FIELDS[given["quant_method"]]
     return [f"quantization_config.{name}" for name in known.unknown(given)]
+
+
+def has_quantization(config: Mapping[str, Any]) -> bool:
+    """Return whether config.json has a `quantization_config`."""
+    return bool(_section(config))
 
 
 def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,8 +125,10 @@ def _compressed_tensors(given: Mapping[str, Any]) -> QuantizationConfig:
             f"compressed-tensors must have format {' or '.join(map(repr, _COMPRESSED_TENSORS))} "
             f"and one group, got {brief(format)} and {len(groups)}"
         )
-    stored, expected = _COMPRESSED_TENSORS[format]
-    weights = groups[0]["weights"]
+    stored, expected, may_quantise_inputs = _COMPRESSED_TENSORS[format]
+    weights, inputs = groups[0]["weights"], groups[0].get("input_activations")
+    if inputs is not None and not may_quantise_inputs:
+        raise ValueError(f"input_activations of {format} must be null, got {brief(inputs)}")
     wrong = {name: weights.get(name) for name in expected if weights.get(name) != expected[name]}
     if wrong:
         raise ValueError(f"compressed-tensors weights must have {expected}, got {brief(wrong)}")
@@ -132,6 +141,21 @@ def _fp8(given: Mapping[str, Any]) -> QuantizationConfig:
     return QuantizationConfig(
         StoredScheme("fp8_block", True), _patterns(given, "modules_to_not_convert")
     )
+
+
+def _modelopt(given: Mapping[str, Any]) -> QuantizationConfig:
+    """Read the section of config.json, or that of hf_quant_config.json, which has other names.
+
+    A name holds for all modules inside. Prefixes may differ from those of the tensors, as in
+    nvidia/Kimi-K2.5-NVFP4.
+    """
+    found = given.get("quant_algo"), given.get("group_size") or 16
+    if found not in (("NVFP4", 16), ("W4A16_NVFP4", 16)):
+        raise ValueError(f"modelopt must have quant_algo NVFP4 in groups of 16, got {brief(found)}")
+    given_names = _patterns(given, "ignore") or _patterns(given, "exclude_modules")
+    named = tuple(map(unprefixed, given_names))
+    inside = tuple(f"{name}.*" for name in named if not name.endswith("*"))
+    return QuantizationConfig(StoredScheme("nvfp4", False), (*named, *inside))
 
 
 def _quark(given: Mapping[str, Any]) -> QuantizationConfig:
@@ -170,13 +194,20 @@ def _quark_scheme(spec: Mapping[str, Any]) -> StoredScheme:
     return StoredScheme(weights, inputs is not None)
 
 
-_COMPRESSED_TENSORS: dict[str, tuple[str, Mapping[str, Any]]] = {
+_COMPRESSED_TENSORS: dict[str, tuple[str, Mapping[str, Any], bool]] = {
+    "nvfp4-pack-quantized": (
+        "nvfp4",
+        {"num_bits": 4, "type": "float", "group_size": 16, "symmetric": True},
+        True,
+    ),
     "pack-quantized": (
         "int4_group",
         {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True},
+        False,
     ),
 }
-"""compressed-tensors' format -> our format, and the description of weights."""
+"""compressed-tensors' format -> our format, the description of weights, and whether inputs may be
+quantised, which we leave undone."""
 _QUARK_KINDS: dict[tuple[tuple[str, str], ...], tuple[str, str | None]] = {
     (("fp8_e4m3", "per_channel"),): ("fp8_channel", "fp8_e4m3"),
     (("int4", "per_channel"),): ("int4_channel", None),
@@ -207,15 +238,15 @@ _SPEC = Fields(
 _GROUP = Fields(
     only={
         "targets": (["Linear"],),
-        "format": ("pack-quantized",),
-        "input_activations": (),
+        "format": ("pack-quantized", "nvfp4-pack-quantized"),
         "output_activations": (),
     },
+    read=("input_activations",),
     objects={
         "weights": Fields(
             read=("num_bits", "type", "group_size", "symmetric"),
             only={
-                "strategy": ("group",),
+                "strategy": ("group", "tensor_group"),
                 "dynamic": (False,),
                 "actorder": ("static", "weight"),  # columns keep their order
                 "block_structure": (),
@@ -224,7 +255,14 @@ _GROUP = Fields(
         )
     },
 )
+_MODELOPT = Fields(
+    read=("quant_method", "quant_algo", "group_size", "ignore", "exclude_modules"),
+    # The groups say again what quant_algo says, and a flag chooses the dtype of the KV cache.
+    ignored=("config_groups", "kv_cache_scheme", "kv_cache_quant_algo", "producer"),
+)
 QUANTIZATION_FIELDS: Mapping[str, Fields] = {
+    "modelopt": _MODELOPT,
+    "modelopt_fp4": _MODELOPT,
     "compressed-tensors": Fields(
         read=("quant_method", "format", "ignore"),
         only={"kv_cache_scheme": (), "sparsity_config": ({},), "transform_config": ({},)},

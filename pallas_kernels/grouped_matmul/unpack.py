@@ -55,14 +55,27 @@ def mxfp4(
     words: UInt32[Array, "rows words"], scale: UInt8[Array, "rows groups"]
 ) -> BFloat16[Array, "rows values"]:
     """Unpack e2m1 nibbles times 2^(byte - 127), exactly. Subnormal results may become 0."""
-    # float16 has e2m1's sign, exponent and mantissa bits in sequence, and means 2^-14 of its value.
-    pairs = [_two_float16(words, index) for index in range(VALUES_PER_WORD // 2)]
-    bits = _joined([p.astype(jnp.uint16) for p in (*pairs, *(pair >> 16 for pair in pairs))])
-    values = jax.lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
+    values = _e2m1_below(words)
     # The power may overflow or underflow float32; its two halves do not.
     byte = scale.astype(jnp.uint32)
     half = byte >> 1
     return _upper_half(values * per_value(_power(half, 70)) * per_value(_power(byte - half, 71)))
+
+
+def nvfp4(
+    words: UInt32[Array, "rows words"], scale: Float[Array, "rows groups"]
+) -> Float[Array, "rows values"]:
+    """Unpack e2m1 nibbles times their group's scale, which is below 2^114, in float32."""
+    group = VALUES_PER_WORD * words.shape[1] // scale.shape[1]
+    return _e2m1_below(words) * per_value(scale * 2.0**14, group)
+
+
+def _e2m1_below(words: UInt32[Array, "rows words"]) -> Float[Array, "rows values"]:
+    """Unpack e2m1 nibbles to 2^-14 of their values, in float32."""
+    # float16 has e2m1's sign, exponent and mantissa bits in sequence, and means 2^-14 of its value.
+    pairs = [_two_float16(words, index) for index in range(VALUES_PER_WORD // 2)]
+    bits = _joined([p.astype(jnp.uint16) for p in (*pairs, *(pair >> 16 for pair in pairs))])
+    return jax.lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
 
 
 def _two_float16(words: Array, index: int) -> Array:
@@ -99,11 +112,11 @@ def e8m0(exponent: UInt8[Array, "rows groups"]) -> Float[Array, "rows groups"]:
     return jax.lax.bitcast_convert_type(exponent.astype(jnp.uint32) << 23, jnp.float32)
 
 
-def per_value(scale: Num[Array, "rows groups"]) -> Num[Array, "rows values"]:
-    """Repeat each group's scale for all values of the group."""
+def per_value(scale: Num[Array, "rows groups"], size: int = GROUP) -> Num[Array, "rows values"]:
+    """Repeat each group's scale for all `size` values of the group."""
     rows, groups = scale.shape
-    wide = jnp.broadcast_to(scale[:, :, None], (rows, groups, GROUP))
-    return wide.reshape(rows, groups * GROUP)
+    wide = jnp.broadcast_to(scale[:, :, None], (rows, groups, size))
+    return wide.reshape(rows, groups * size)
 
 
 def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows values"]:
@@ -115,5 +128,5 @@ def _joined(parts: Sequence[Num[Array, "rows words"]]) -> Num[Array, "rows value
     return parts[0].reshape(parts[0].shape[0], -1)
 
 
-UNPACK_GROUPS = {"int4_group": int4_group, "mxfp4": mxfp4}
+UNPACK_GROUPS = {"int4_group": int4_group, "mxfp4": mxfp4, "nvfp4": nvfp4}
 """Function that unpacks words with their scales, by the name of a format with scales of groups."""

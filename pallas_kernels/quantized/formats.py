@@ -9,6 +9,7 @@ kernels read weights [N, K] with K contiguous.
     int4_channel   uint8 [out, in / 2], two's compl.    float32 [out]
     int4_group     uint8 [out, in / 2], two's compl.    [out, in / 32]; q * scale is rounded to it
     mxfp4          uint8 [out, in / 2], e2m1            uint8 [out, in / 32], e8m0
+    nvfp4          uint8 [out, in / 2], e2m1            float32 [out, in / 16]
 
 A byte holds two four-bit values, the even element in the low nibble. Stacked matrices (experts)
 have one more leading axis in both arrays.
@@ -162,6 +163,7 @@ WEIGHT_FORMATS = {
             scale_dtype=jnp.uint8,
             times=_times_power,
         ),
+        WeightFormat("nvfp4", 4, _e2m1, (1, 16)),
     )
 }
 """All formats by name."""

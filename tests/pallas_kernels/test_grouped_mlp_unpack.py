@@ -12,6 +12,7 @@ from pallas_kernels.grouped_matmul.unpack import (
     int4_group,
     int4_times_16,
     mxfp4,
+    nvfp4,
 )
 from pallas_kernels.quantized import dequantize
 
@@ -24,6 +25,15 @@ def test_mxfp4_is_exact_for_every_code_and_scale() -> None:
     values = jnp.broadcast_to(jnp.asarray(CODES), (256, 16))
     got = np.asarray(jax.jit(mxfp4)(as_words(values), scale).astype(jnp.float32))
     np.testing.assert_array_equal(got, expected("mxfp4", values, scale))
+
+
+def test_nvfp4_is_the_contracts_product_for_every_code_and_e4m3_scale() -> None:
+    e4m3 = jnp.arange(128, dtype=jnp.uint8).at[127].set(0)  # byte 127 is NaN
+    scale = jax.lax.bitcast_convert_type(e4m3, jnp.float8_e4m3fn).astype(jnp.float32) * 3e-5
+    scale = jnp.stack([scale, scale[::-1]], axis=1)
+    values = jnp.broadcast_to(jnp.asarray(CODES), (128, 16))
+    got = np.asarray(jax.jit(nvfp4)(as_words(values), scale))
+    np.testing.assert_array_equal(got, expected("nvfp4", values, scale))
 
 
 @pytest.mark.parametrize("arch", ["gfx950", "gfx942"])

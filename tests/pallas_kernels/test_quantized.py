@@ -30,6 +30,7 @@ SCHEMES = [
     QuantFormat("int4_group"),
     QuantFormat("mxfp4"),
     QuantFormat("mxfp4", "mxfp4"),
+    QuantFormat("nvfp4"),
 ]
 each_scheme = pytest.mark.parametrize(
     "scheme", SCHEMES, ids=lambda s: f"{s.weights}-{s.activations}"
@@ -51,7 +52,7 @@ def random_array(
         nibbles = np.stack([values & 15, values >> 4], -1).reshape(*stack, outputs, inputs)
         signed = np.where(nibbles > 7, nibbles - 16.0, nibbles)
         exact = np.where(nibbles > 7, -1, 1) * E2M1[nibbles & 7]
-        exact = exact if scheme.weights == "mxfp4" else signed
+        exact = signed if scheme.weights.startswith("int4") else exact
     if scheme.weights == "mxfp4":
         scale = rng.integers(118, 122, scales).astype(np.uint8)
     if scheme.weights == "int4_group":
@@ -67,7 +68,9 @@ def widened(scheme: QuantFormat, scale: np.ndarray, outputs: int, inputs: int) -
     wide = wide.astype(np.float64)
     if scheme.weights == "fp8_block":
         return wide.repeat(128, -2).repeat(128, -1)[..., :outputs, :inputs]
-    return wide[..., None] if scheme.weights.endswith("channel") else wide.repeat(32, -1)
+    if scheme.weights.endswith("channel"):
+        return wide[..., None]
+    return wide.repeat(16 if scheme.weights == "nvfp4" else 32, -1)
 
 
 def quantized_rows(scheme: QuantFormat, x: np.ndarray) -> np.ndarray:
