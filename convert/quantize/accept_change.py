@@ -86,3 +86,13 @@ def _entry(line: str, where: str) -> str | list[int]:
     if not ids and not isinstance(entry, str):
         raise ValueError(f"{where} is neither text nor a list of token ids: {line[:60]}")
     return entry
+
+
+def accept_text(change: AcceptChange) -> str:
+    """Return both accept lengths and their difference."""
+    return (
+        f"accept length A {change.first:.3f}, B {change.second:.3f}, change "
+        f"{change.first - change.second:+.3f} ({change.prompts} prompts, "
+        f"{change.first_rounds} and {change.second_rounds} rounds, "
+        f"k = {change.num_speculative_tokens})"
+    )

@@ -1,7 +1,9 @@
 """Compare the weights of two checkpoints, tensor by tensor; either may be quantised."""
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from convert.files.safetensors_files import Checkpoint, read_rows
 from convert.files.slabs import row_slabs
 from convert.published.read_parameter import read_dequantized
 from convert.published.weights import Weight, find_weights
+from convert.quantize.accept_change import AcceptChange
 from pallas_kernels.quantized.formats import BLOCK
 
 
@@ -109,3 +112,40 @@ def _ratio(squares: float, reference: float) -> float:
     if squares == 0:
         return 0.0
     return math.sqrt(squares / reference) if reference and math.isfinite(squares) else math.inf
+
+
+def comparison_text(comparison: Comparison, limit: int) -> str:
+    """Return a table, worst weight first, then the totals."""
+    width = max((len(error.name) for error in comparison.tensors[:limit]), default=0)
+    lines = [f"{'relative':>10}  {'largest':>10}  {'tensor':<{width}}  A / B"]
+    lines += [
+        f"{error.relative:10.3e}  {error.largest:10.3e}  {error.name:<{width}}  "
+        f"{error.form} / {error.reference_form}"
+        for error in comparison.tensors[:limit]
+    ]
+    if len(comparison.tensors) > limit:
+        lines.append(f"... {len(comparison.tensors) - limit} more; --limit or --json shows them")
+    equal = sum(error.largest == 0 for error in comparison.tensors)
+    lines.append(
+        f"total {comparison.relative:.3e} over {len(comparison.tensors)} tensors, {equal} equal"
+    )
+    for label, names in (("A", comparison.only_in_first), ("B", comparison.only_in_second)):
+        if names:
+            lines.append(f"only in {label}: {' '.join(names[:limit])}")
+    return "\n".join(lines)
+
+
+def comparison_json(comparison: Comparison, change: AcceptChange | None) -> str:
+    """Return one line of JSON; null stands for an infinite error."""
+    content: dict[str, Any] = _without_infinity(asdict(comparison))
+    if change is not None:
+        content["accept_length"] = asdict(change)
+    return json.dumps(content)
+
+
+def _without_infinity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinity(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_infinity(entry) for entry in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -11,6 +11,7 @@ from typing import Any
 
 from convert.files.safetensors_files import INDEX_FILE, open_checkpoint, read_json
 from convert.hub.files import WEIGHT_SUFFIXES
+from convert.published.exclude import REGEX
 from convert.quantize.metadata import with_quantization, written_excludes
 from convert.quantize.plan import Advance, QuantizePlan, make_quantize_plan, write_files
 from convert.quantize.schemes import Quantizer
@@ -118,3 +119,28 @@ def _index(plan: QuantizePlan) -> dict[str, Any]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def plan_text(job: Job) -> str:
+    """Return the plan in a few lines: weights quantised and kept, and names in config.json."""
+    plan, selection = job.plan, job.plan.selection
+    linear = len(selection.quantized) + len(selection.kept)
+    style = "patterns" if any(name.startswith(REGEX) for name in job.excludes) else "names"
+    lines = [
+        f"{plan.source.directory} -> {job.destination}",
+        f"scheme    {plan.scheme.name}: {len(selection.quantized)} of {linear} linear weights, "
+        f"{_mib(plan.bytes_read)} -> {_mib(plan.bytes_written)} in {len(plan.files)} files",
+        f"kept      {len(selection.kept)} linear weights, by {_some(selection.patterns)}",
+        f"excludes  as {style} in config.json: {_some(job.excludes)}",
+        f"copied    {_some([path.name for path in job.copied])}",
+    ]
+    return "\n".join(lines)
+
+
+def _some(names: Sequence[str], limit: int = 12) -> str:
+    more = [f"and {len(names) - limit} more"] if len(names) > limit else []
+    return " ".join([*names[:limit], *more]) or "-"
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):,.2f} MiB"

@@ -11,8 +11,7 @@ from oracle_files import ORACLES
 from quantizing import quantized
 
 from convert.files.safetensors_files import open_checkpoint
-from convert.quantize.compare import compare
-from convert.quantize.report import comparison_json
+from convert.quantize.compare import compare, comparison_json
 
 SOURCE = ORACLES / "quantizer/source"
 QUERY = "midlayer.self_attn.q_proj.weight"
