@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from eagle3_tools.amdgpu.witness.pseudocode import floats, functions
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, integer
-from eagle3_tools.amdgpu.witness.pseudocode.floats import F32, F64
+from eagle3_tools.amdgpu.witness import floats, functions
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, integer
+from eagle3_tools.amdgpu.witness.floats import F32, F64
 
 _EDGES = (0, 1, 0x7FFFFF, 0x800000, 0x3F7FFFFF, 0x3F800000, 0x4B800001, 0x7F7FFFFF, 0x7F800000)
 _NAN = 0x7FC00000

@@ -12,8 +12,8 @@ from amdgpu.single import copied, fill, held, make_waves, run
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.memory import GlobalMemory
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
-from eagle3_tools.amdgpu.witness.groups import LOCAL_MEMORY, SCALAR_MEMORY, VECTOR_MEMORY
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
+from eagle3_tools.amdgpu.witness.table import LOCAL_MEMORY, SCALAR_MEMORY, VECTOR_MEMORY
 from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 
 _WAVES, _SLOT = 2, 32

@@ -13,7 +13,7 @@ from eagle3_tools.amdgpu.witness.pseudocode import (
     text_of,
     why_unreadable,
 )
-from eagle3_tools.amdgpu.witness.pseudocode.readings import CORRECTIONS, Correction, corrections_of
+from eagle3_tools.amdgpu.witness.readings import CORRECTIONS, Correction, corrections_of
 
 pytest.importorskip("tinygrad")
 

@@ -17,8 +17,8 @@ from amdgpu.single import (
     scalar_state,
 )
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
-from eagle3_tools.amdgpu.witness.groups import BRANCHES, SCALAR, VECTOR
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
+from eagle3_tools.amdgpu.witness.table import BRANCHES, SCALAR, VECTOR
 from eagle3_tools.aot.amd.decode import EXEC, Instruction, Kind, Operand
 
 _VECTOR_WAVES, _SCALAR_WAVES = 4, 500

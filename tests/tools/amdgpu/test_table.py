@@ -7,10 +7,9 @@ import pytest
 
 pytest.importorskip("tinygrad")
 
-from eagle3_tools.amdgpu.witness.groups import GROUPS
 from eagle3_tools.amdgpu.witness.opcodes import COMPILED
 from eagle3_tools.amdgpu.witness.pseudocode import why_unreadable
-from eagle3_tools.amdgpu.witness.table import CALCULATOR, SMALL_KERNEL, witness_of
+from eagle3_tools.amdgpu.witness.table import CALCULATOR, GROUPS, SMALL_KERNEL, witness_of
 
 _WITHOUT = {"s_barrier", "s_endpgm", "s_setprio", "s_waitcnt"}
 

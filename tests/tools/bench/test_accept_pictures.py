@@ -10,9 +10,8 @@ from seeing import seeing
 
 from eagle3_jax import SamplingParams
 from eagle3_tools.bench.acceptance.answerers import ServerAnswerer, measure_tasks
-from eagle3_tools.bench.acceptance.judging import is_right
 from eagle3_tools.bench.acceptance.picture_terms import count_pictures
-from eagle3_tools.bench.acceptance.tasks import read_tasks
+from eagle3_tools.bench.acceptance.tasks import is_right, read_tasks
 from eagle3_tools.bench.cli import main
 from eagle3_tools.bench.load.http_client import Address
 from serve.demo.pictures.files import FILE, write_questions

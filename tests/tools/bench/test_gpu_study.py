@@ -17,7 +17,7 @@ from small_pair import PROMPTS, small_pair
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_tools.bench.cli import parse_bench_flags
-from eagle3_tools.bench.gpu import bare_round as rounds
+from eagle3_tools.bench.gpu import worker
 from eagle3_tools.bench.gpu.launched import UNNAMED, Launched, launched_by, read_trace
 from eagle3_tools.checks.record import read_record
 
@@ -35,8 +35,8 @@ def test_a_round_launches_its_program_once_and_one_more_is_seen(monkeypatch: pyt
         alone.append(launched_by(work))
         return launched_by(lambda: (work(), jax.block_until_ready(once(x))))
 
-    monkeypatch.setattr(rounds, "launched_by", with_one_more)
-    spoiled = rounds.bare_round(small_pair(), CONFIG, PROMPTS, rounds=4)
+    monkeypatch.setattr(worker, "launched_by", with_one_more)
+    spoiled = worker.bare_round(small_pair(), CONFIG, PROMPTS, rounds=4)
     assert not spoiled.holds and spoiled.launched.foreign == ["<lambda>"]
     assert spoiled.launched.programs == 5
     assert alone == [Launched(programs=4, called=("_round",))]

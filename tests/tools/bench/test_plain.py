@@ -10,7 +10,7 @@ from small_pair import TARGET
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_tools.bench.common.command import write_record
 from eagle3_tools.bench.common.conditions import conditions
-from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.byte_floor import ReadBandwidth
 from eagle3_tools.bench.cpu.context import split_time
 from eagle3_tools.bench.cpu.kimi_108m import random_target
 from eagle3_tools.bench.cpu.operations import BETWEEN, Event, add_own_times, profile_steps

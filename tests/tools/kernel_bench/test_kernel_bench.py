@@ -18,14 +18,14 @@ from jax import Array
 
 from eagle3_tools.kernel_bench.ahead import Turns
 from eagle3_tools.kernel_bench.bars import bars
+from eagle3_tools.kernel_bench.cases import in_turn, rehearsed
 from eagle3_tools.kernel_bench.ceilings import Ceilings
-from eagle3_tools.kernel_bench.choice.chosen import in_turn
-from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
-from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
 from eagle3_tools.kernel_bench.measure import (
     XLA,
     Measured,
     compile_case,
+    compile_contract,
+    largest_error,
     measure,
     with_floor,
     with_given_rows,

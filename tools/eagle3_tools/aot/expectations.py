@@ -7,8 +7,8 @@ import jax
 
 from eagle3_tools.aot.compile import Program
 from eagle3_tools.aot.hlo import parse_module
-from eagle3_tools.aot.kernel import Kernel
 from eagle3_tools.aot.launches import TRITON_CALL
+from eagle3_tools.aot.target import Kernel
 from eagle3_tools.aot.targets import target_of
 from pallas_kernels import gpu
 

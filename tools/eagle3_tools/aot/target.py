@@ -1,6 +1,7 @@
 """Interface to a vendor: its compiler, the compiler's files and their contents."""
 
 import importlib.util
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,18 @@ from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 from eagle3_tools.aot.triton_calls import TritonCall
 from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
+
+
+class Kernel:
+    """A compiled kernel. matrix: count of each matrix instruction in its code."""
+
+    name: str
+    matrix: dict[str, int]
+
+    def is_called(self, name: str) -> bool:
+        """Return whether this is the kernel's name, with or without XLA's number for duplicates."""
+        return re.fullmatch(rf"{re.escape(name)}(__\d+)?", self.name) is not None
+
 
 NARROW = 2
 """Bytes a lane of the widest narrow load, which takes as long as a load of 16 bytes."""

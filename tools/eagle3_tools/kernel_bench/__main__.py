@@ -19,8 +19,7 @@ from eagle3_tools import kernel_bench
 from eagle3_tools.checks.check import console_of
 from eagle3_tools.checks.record import Record
 from eagle3_tools.kernel_bench.carry import carry
-from eagle3_tools.kernel_bench.choice.chosen import in_turn, named
-from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
+from eagle3_tools.kernel_bench.cases import in_turn, named, rehearsed
 from eagle3_tools.kernel_bench.session import Session
 from eagle3_tools.kernel_bench.tune import tune_all
 from eagle3_tools.kernel_bench.worker import use_gpu_sparingly

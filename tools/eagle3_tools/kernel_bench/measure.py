@@ -12,7 +12,6 @@ from jax import Array
 
 from eagle3_tools.kernel_bench.ahead import Turns
 from eagle3_tools.kernel_bench.ceilings import Ceilings
-from eagle3_tools.kernel_bench.correct import compile_contract, largest_error
 from eagle3_tools.kernel_bench.timing import (
     Chain,
     Effort,
@@ -27,6 +26,26 @@ from pallas_kernels import gpu
 from pallas_kernels.cases.case import Case
 from pallas_kernels.quantized import QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.activations import fp8_per_token
+from pallas_kernels.self_check.errors import difference, read_arrays
+
+
+def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:
+    """Compile the reference for such arguments, bfloat16 as float32, in full precision."""
+    wide = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, _wide(x.dtype)), shapes)
+    with jax.default_matmul_precision("highest"):
+        program = jax.jit(lambda *a: case.reference(*a)).lower(*wide).compile()
+    return lambda *arguments: program(*jax.tree.map(lambda x: x.astype(_wide(x.dtype)), arguments))
+
+
+def largest_error(got: Any, wanted: Any) -> float:
+    """Return the largest difference from the reference, over the results that are read."""
+    return max(
+        difference(*pair) for pair in zip(read_arrays(got), read_arrays(wanted), strict=True)
+    )
+
+
+def _wide(dtype: Any) -> Any:
+    return jnp.float32 if dtype == jnp.bfloat16 else dtype
 
 
 def takes_given_rows(case: Case, shapes: tuple[Any, ...]) -> bool:

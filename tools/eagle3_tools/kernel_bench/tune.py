@@ -13,7 +13,7 @@ from rich.console import Console
 
 from eagle3_tools.checks.pool import Failure, run_each
 from eagle3_tools.kernel_bench.ahead import THREADS
-from eagle3_tools.kernel_bench.correct import largest_error
+from eagle3_tools.kernel_bench.measure import largest_error
 from eagle3_tools.kernel_bench.timing import (
     Chain,
     Effort,

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from eagle3_tools.checks.pool import Last
 from eagle3_tools.checks.record import commit, versions
 from eagle3_tools.kernel_bench.ahead import Ahead
+from eagle3_tools.kernel_bench.cases import rehearsed
 from eagle3_tools.kernel_bench.ceilings import Ceilings, measure_ceilings
-from eagle3_tools.kernel_bench.choice.rehearsed import rehearsed
 from eagle3_tools.kernel_bench.measure import Compiled, Measured, compile_case, measure, one_line
 from eagle3_tools.kernel_bench.timing import DRY, Effort
 from pallas_kernels import gpu

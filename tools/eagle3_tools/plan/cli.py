@@ -63,7 +63,7 @@ def _train(console: Console, flags: Namespace) -> int:
 
 
 def _kernels(console: Console, only: str, before: Path | None) -> None:
-    from eagle3_tools.plan.kernels.change_tables import print_changes
+    from eagle3_tools.plan.kernels.changes import print_changes
     from eagle3_tools.plan.kernels.tables import print_kernels
 
     if before is None:

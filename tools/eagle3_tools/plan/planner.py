@@ -19,8 +19,8 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_tools.plan.data.gpus import GPUS, Gpu
-from eagle3_tools.plan.data_parallel.model import DataParallel, data_parallel
 from eagle3_tools.plan.model.attention_work import StepRows
+from eagle3_tools.plan.model.data_parallel import DataParallel, data_parallel
 from eagle3_tools.plan.model.divided_context import PARTS, DecodeLoad, DividedContext
 from eagle3_tools.plan.model.draft_work import draft_shape
 from eagle3_tools.plan.model.host_memory import HostMemory

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eagle3_tools.plan.data_parallel.model import DataParallel
+from eagle3_tools.plan.model.data_parallel import DataParallel
 from eagle3_tools.plan.model.divided_context import DividedContext
 from eagle3_tools.plan.model.host_memory import HostMemory
 from eagle3_tools.plan.model.memory import ITEMSIZE, Memory

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from eagle3_tools.bench.cli import main, parse_bench_flags
 from eagle3_tools.bench.doctor import all_reduce, examination, kernels, rounds, served
+from eagle3_tools.bench.doctor.findings import each
 from eagle3_tools.bench.doctor.speed import CopySpeed, speed_finding
-from eagle3_tools.bench.doctor.workers import each
 from eagle3_tools.bench.studies import doctor
 
 REPORT = "report.json"

@@ -11,10 +11,10 @@ from fake_server import Served
 from raw_server import answering, chunked
 
 from eagle3_tools.bench.load.http_client import Address, exchange
+from eagle3_tools.bench.load.lengths import Endpoint
 from eagle3_tools.bench.load.openai_server import Outcome, Server
 from eagle3_tools.bench.load.prompts import Prompt
 from eagle3_tools.bench.load.traffic import send, warm_up
-from eagle3_tools.bench.load.workload import Endpoint
 
 PROMPT = Prompt("hello", "hello", 5, 7)
 

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convert.text.tokenizer import Tokenizer, load_tokenizer
-from eagle3_tools.bench.load.lengths import SAMPLINGS, Sampling, draw_lengths, length_range, source
+from eagle3_tools.bench.load.lengths import (
+    SAMPLINGS,
+    Sampling,
+    Workload,
+    draw_lengths,
+    length_range,
+    source,
+)
 from eagle3_tools.bench.load.prompts import make_prompts
-from eagle3_tools.bench.load.workload import Workload
 from serve.demo import demo_target_dir
 
 INFERENCEX = {

@@ -9,7 +9,7 @@ import pytest
 from fake_server import Served
 
 from eagle3_tools.bench.cli import main
-from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.load.lengths import Workload
 from eagle3_tools.bench.sweep import measure as sweep_module
 
 

@@ -10,13 +10,12 @@ import pytest
 from eagle3_tools.bench.common.accept_length import AcceptCounts
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.load.counters import between, read_counts
+from eagle3_tools.bench.load.lengths import Workload
 from eagle3_tools.bench.load.openai_server import Outcome
 from eagle3_tools.bench.load.prompts import Prompt
 from eagle3_tools.bench.load.traffic import Traffic
-from eagle3_tools.bench.load.workload import Workload
-from eagle3_tools.bench.sweep.configurations import GOLDEN, Configuration
+from eagle3_tools.bench.sweep.configurations import GOLDEN, Configuration, SweepPlan
 from eagle3_tools.bench.sweep.measure import write_result
-from eagle3_tools.bench.sweep.plan import SweepPlan
 from eagle3_tools.bench.sweep.result import Point, result_json
 from eagle3_tools.bench.sweep.rows import rows_of
 from serve.options.serve_flags import parse_serve_flags

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3_tools.aot.kernel import Kernel
+from eagle3_tools.aot.target import Kernel
 
 _NARROW = re.compile(
     r"load (?:(?:<1 x )?(?:i8|i16|bfloat|half)>?|<2 x i8>), ptr addrspace\([178]\)"

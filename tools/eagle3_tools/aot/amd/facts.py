@@ -8,9 +8,11 @@ from eagle3_tools.aot.amd.code_object import GpuKernel
 from eagle3_tools.aot.amd.decode import Instruction
 from eagle3_tools.aot.amd.flow import Flow, Loop, read_flow
 from eagle3_tools.aot.amd.machine_code import read_kernels
+from eagle3_tools.aot.amd.operations import goes_to_lds, is_load, memory_width
 from eagle3_tools.aot.amd.origins import origins
 from eagle3_tools.aot.amd.timeline import of_code, of_loop
 from eagle3_tools.aot.amd.trip_counts import trip_count
+from eagle3_tools.aot.target import NARROW
 from eagle3_tools.aot.triton_calls import TritonCall
 from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 
@@ -97,3 +99,17 @@ class _Reader:
             for load in sorted(self._loads(code), key=lambda load: load.nbytes)
         }
         return {i.pc: of_array[self.sources[i.pc]] for i in filter(operations.is_load, code)}
+
+
+def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
+    """Return argument index -> number of narrow loads of it in the code."""
+    if not kernel.loads_narrowly:
+        return {}
+    code = read_kernels(kernel.code)[kernel.name]
+    flow, found = read_flow(code.code, code.entry), dict[int, int]()
+    loads = {i.pc: i for block in flow.blocks.values() for i in block if is_load(i)}
+    for pc, places in origins(flow).items():
+        if memory_width(loads[pc]) <= NARROW and not goes_to_lds(loads[pc]):
+            place = max(places, key=lambda place: call.operands.get(place, 0), default=-1)
+            found[place] = found.get(place, 0) + 1
+    return found

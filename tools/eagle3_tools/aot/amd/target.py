@@ -135,7 +135,7 @@ class AmdTarget(Target):
 
     def narrow_loads(self, kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
         """Read the machine code if the IR has such loads; needs the extra `machine-code`."""
-        from eagle3_tools.aot.amd.narrow_loads import narrow_loads
+        from eagle3_tools.aot.amd.facts import narrow_loads
 
         return narrow_loads(kernel, call)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from eagle3_tools.aot.kernel import Kernel
+from eagle3_tools.aot.target import Kernel
 
 THREADS_A_WARP = 32
 _REGISTERS, _THREADS, _BLOCKS = 65_536, 2048, 32

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from eagle3_jax.engine import EngineStats, Request
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_tools.bench.acceptance.judging import is_right
 from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
-from eagle3_tools.bench.acceptance.tasks import ChatMessage, Task
+from eagle3_tools.bench.acceptance.tasks import ChatMessage, Task, is_right
 from eagle3_tools.bench.common.accept_length import (
     OVERALL,
     AcceptCounts,

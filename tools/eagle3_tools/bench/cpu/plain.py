@@ -12,8 +12,7 @@ from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.spread import Spread
-from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
-from eagle3_tools.bench.cpu.byte_floor import ByteFloor, byte_floor
+from eagle3_tools.bench.cpu.byte_floor import ByteFloor, ReadBandwidth, byte_floor
 from eagle3_tools.bench.cpu.kimi_108m import random_prompts
 from eagle3_tools.bench.cpu.operations import OperationTime, profile_steps
 from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer

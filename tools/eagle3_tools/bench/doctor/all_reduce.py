@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_tools.bench.doctor.findings import Finding, numbered
-from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
 from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = (7168, 64 * 7168, 1 << 22)

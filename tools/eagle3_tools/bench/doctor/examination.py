@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_tools.bench.doctor.all_reduce import check_all_reduces
-from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.findings import Finding, Work, each
 from eagle3_tools.bench.doctor.kernels import check_kernels
 from eagle3_tools.bench.doctor.node import Look, Node, node_findings
 from eagle3_tools.bench.doctor.rounds import check_rounds
 from eagle3_tools.bench.doctor.served import Served
 from eagle3_tools.bench.doctor.speed import check_speed
-from eagle3_tools.bench.doctor.workers import Work, each
 from eagle3_tools.checks.pool import Failure
 from pallas_kernels.self_check import CheckedCall
 from pallas_kernels.self_check.quick import compile_quickly

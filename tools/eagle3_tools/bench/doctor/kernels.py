@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eagle3_tools.bench.doctor.findings import Finding, numbered
+from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
 from eagle3_tools.bench.doctor.served import assumed_gpu
-from eagle3_tools.bench.doctor.workers import Work, each
 from eagle3_tools.checks.pool import Failure
 from pallas_kernels.self_check import Call, CheckedCall, check_call
 

@@ -13,9 +13,8 @@ from eagle3_jax.mesh import make_mesh
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import held_out
-from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.findings import Finding, Work, each
 from eagle3_tools.bench.doctor.pair import heads_repeated, load_pair
-from eagle3_tools.bench.doctor.workers import Work, each
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
 from eagle3_tools.checks.pool import Failure
 from serve.demo import demo_target_dir

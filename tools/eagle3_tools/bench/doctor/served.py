@@ -8,23 +8,43 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
 
 from convert.files.safetensors_files import read_json
 from convert.from_config import draft_from_config, target_from_config
+from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
+from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.mesh import check_units, make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_tools.bench.doctor.tower import tower_calls
 from eagle3_tools.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
 from pallas_kernels import gpu
 from pallas_kernels.self_check import Call, recorded_calls
+
+PATCHES = 1024
+"""Patches of the images in one array: one image of 448 x 448 pixels, or several smaller ones."""
+
+
+def tower_calls(config: VisionConfig) -> list[Call]:
+    """Return the calls of one encoding."""
+    graph, weights = nnx.split(abstract_vision(config, jnp.bfloat16))
+    column: Any = jax.ShapeDtypeStruct((PATCHES,), jnp.int32)
+    side = config.patch_size
+    patches = jax.ShapeDtypeStruct((PATCHES, 3, side, side), jnp.uint8)
+    places = PatchPositions(*[column] * len(PatchPositions._fields))
+
+    def encode(weights: Any, *images: Any) -> Any:
+        return nnx.merge(graph, weights)(*images)
+
+    return recorded_calls(encode, weights, patches, places)
+
 
 REHEARSED = "gfx950"
 """GPU architecture whose kernels are interpreted on a machine without GPU."""

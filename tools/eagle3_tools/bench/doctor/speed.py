@@ -8,8 +8,7 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.bench.doctor.findings import Finding, numbered
-from eagle3_tools.bench.doctor.workers import Work, each
+from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
 from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = 1 << 28

@@ -3,22 +3,113 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from eagle3_jax.engine import EngineConfig, Request
+from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.programs.program import ProgramKind, has_argmax
+from eagle3_tools.bench.common.drive import drive
+from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
 from eagle3_tools.bench.common.held_out import held_out
-from eagle3_tools.bench.gpu.bare_round import ROUNDS, bare_round
-from eagle3_tools.bench.gpu.serving_loop import serving_loop
+from eagle3_tools.bench.cpu.phases import ENDLESS
+from eagle3_tools.bench.gpu.launched import Launched, launched_by
 from eagle3_tools.bench.studies.equal import SETTINGS
 from eagle3_tools.checks.pool import Last
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.checkpoint import DEFAULTS
 from serve.pair.loading import LoadedPair, load_pair
+
+
+@dataclass(frozen=True)
+class ServingLoop:
+    """Token ids of each request in order, and throughput of all after warmup."""
+
+    device: str
+    answers: list[list[int]]
+    tokens_per_s: float
+    accept_length: float | None
+    launched: Launched | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True if only the engine's programs were launched."""
+        return self.launched is None or (self.launched.programs > 0 and not self.launched.foreign)
+
+
+def serving_loop(
+    pair: LoadedPair, config: EngineConfig, requests: Sequence[Request], *, traced: bool = True
+) -> ServingLoop:
+    """Answer the requests three times: to warm up, timed, and traced."""
+    engine = Engine(pair.target, pair.draft, config, eos_token_ids=pair.eos_token_ids)
+
+    def answer(run: str) -> list[list[int]]:
+        named = [replace(one, request_id=f"{run} {one.request_id}") for one in requests]
+        answers = drive(engine, named)
+        return [list(answers[one.request_id].token_ids) for one in named]
+
+    answers = answer("first")
+    start = time.perf_counter()
+    tokens = sum(map(len, answer("timed")))
+    seconds = time.perf_counter() - start
+    launched = launched_by(lambda: answer("traced")) if traced else None
+    device = str(next(iter(pair.target.embed_tokens.embedding.get_value().devices())).device_kind)
+    return ServingLoop(device, answers, tokens / seconds, engine.stats().accept_length, launched)
+
+
+ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class BareRound:
+    """Microseconds and kernels of a round, dispatched back to back; launches of `rounds` rounds."""
+
+    batch: int
+    rounds: int
+    us: float
+    kernels: float
+    launched: Launched
+
+    @property
+    def holds(self) -> bool:
+        """True if a round launches its program once and nothing else."""
+        return self.launched.programs == self.rounds and not self.launched.foreign
+
+
+def bare_round(
+    pair: LoadedPair, config: EngineConfig, prompts: Sequence[Sequence[int]], rounds: int = ROUNDS
+) -> BareRound:
+    """Prefill the prompts, one per slot, and time rounds of them."""
+    programs = EnginePrograms(pair.target, pair.draft, config)
+    sequences = [place(i, list(p), ENDLESS, config) for i, p in enumerate(prompts)]
+    for sequence in sequences:
+        programs.prefill_sequence(sequence)
+    pages = jnp.asarray([sequence.pages for sequence in sequences], jnp.int32)
+    batch = jnp.arange(len(sequences)), pages
+    kind = ProgramKind.ARGMAX_ROUND if has_argmax(config) else ProgramKind.ROUND
+    program = programs.compiled(kind, *batch)
+    weights, state = (programs.target_leaves, programs.draft_leaves), programs.state
+
+    def run() -> None:
+        nonlocal state
+        report: Any = None
+        for _ in range(rounds):
+            state, report, _ = program(*weights, state, *batch)
+        jax.block_until_ready(report)
+
+    run()
+    start = time.perf_counter()
+    run()
+    us = (time.perf_counter() - start) / rounds * 1e6
+    launched = launched_by(run)
+    kernels = sum(launched.kernels.values()) / rounds
+    return BareRound(len(sequences), rounds, us, kernels, launched)
+
 
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
 PAGE_SIZE = 16

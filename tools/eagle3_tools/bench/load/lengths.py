@@ -7,6 +7,7 @@ utils/bench_serving, SGLang 0.5.23 benchmark/datasets/common.py, vLLM 0.33.0 ben
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -55,3 +56,18 @@ def draw_lengths(
     """Draw `count` lengths."""
     low, high = length_range(sampling, length, ratio)
     return [int(drawn) for drawn in integers(low, high + 1, count)]
+
+
+Endpoint = Literal["completions", "chat"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Mean lengths in tokens, their distribution, and the source of the text."""
+
+    isl: int
+    osl: int
+    sampling: Sampling = "inferencex"
+    range_ratio: float = 0.8
+    chat_template: bool = True
+    sharegpt: str | None = None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3_tools.bench.load.http_client import SHOWN, Address, Response, exchange
+from eagle3_tools.bench.load.http_client import SHOWN, Address, Response, exchange, request
+from eagle3_tools.bench.load.lengths import Endpoint
 from eagle3_tools.bench.load.prompts import Prompt
-from eagle3_tools.bench.load.workload import Endpoint
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 SYNTHETIC = "synthetic_acceptance_length"
@@ -116,3 +116,19 @@ def _take(event: Mapping[str, Any], outcome: Outcome) -> bool:
     outcome.pieces.append(said + (delta.get("content") or ""))
     # A chat may begin with an event that has only the role.
     return bool(said or delta.get("content") or delta.get("tool_calls"))
+
+
+async def first_model(address: Address) -> dict[str, Any]:
+    """Return the first entry of /v1/models; raise OSError if there is none."""
+    models = (await request(address, "GET", "/v1/models")).json()
+    if not models.get("data"):
+        raise OSError(f"{address.host}:{address.port} names no model at /v1/models")
+    return models["data"][0]
+
+
+async def version(address: Address) -> str:
+    """Return the version from /version, or "unknown"."""
+    try:
+        return str((await request(address, "GET", "/version")).json()["version"])
+    except (OSError, ValueError, KeyError):
+        return "unknown"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert.text.tokenizer import Tokenizer
-from eagle3_tools.bench.load.lengths import Integers, draw_lengths, source
-from eagle3_tools.bench.load.workload import Workload
+from eagle3_tools.bench.load.lengths import Integers, Workload, draw_lengths, source
 
 RETRIES = 10
 """Decoded random ids may tokenize to another length; they are cut or extended this many times."""

@@ -32,7 +32,7 @@ from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
 from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.load.http_client import Address
-from eagle3_tools.bench.load.server_facts import first_model
+from eagle3_tools.bench.load.openai_server import first_model
 from serve.chat_setup import set_up_images
 from serve.demo import demo_target_dir
 from serve.images.options import ImageOptions

@@ -12,7 +12,7 @@ from eagle3_tools.bench.common.command import finish, given_pair, target_directo
 from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
 from eagle3_tools.bench.common.held_out import held_out
-from eagle3_tools.bench.cpu.bandwidth import ReadBandwidth
+from eagle3_tools.bench.cpu.byte_floor import ReadBandwidth
 from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
 from eagle3_tools.bench.cpu.kimi_108m import random_target
 from eagle3_tools.bench.cpu.load import LoadResult, measure_load, print_load

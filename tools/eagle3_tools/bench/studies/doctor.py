@@ -17,8 +17,7 @@ from convert.hub.flags import add_hub_flags, source_of
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kernel_names import OPERATIONS
 from eagle3_tools.bench.common.flags import add_shared
-from eagle3_tools.bench.doctor.findings import Finding
-from eagle3_tools.bench.doctor.workers import Work, work
+from eagle3_tools.bench.doctor.findings import Finding, Work, work
 from eagle3_tools.checks.record import write_json
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.engine import (

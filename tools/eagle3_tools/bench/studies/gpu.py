@@ -18,11 +18,11 @@ from rich.console import Console
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_shared, check_flags, use_embedded_pair
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
-from eagle3_tools.bench.gpu.bare_round import BareRound
 from eagle3_tools.bench.gpu.launched import Launched
-from eagle3_tools.bench.gpu.serving_loop import ServingLoop
 from eagle3_tools.bench.gpu.worker import (
     NO_GPU,
+    BareRound,
+    ServingLoop,
     Work,
     embedded_pair,
     measure,

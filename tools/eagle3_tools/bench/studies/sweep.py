@@ -12,19 +12,17 @@ from rich.table import Table
 from convert.command_line.stopping import status_of
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import check_demo
-from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO
+from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO, Workload
 from eagle3_tools.bench.load.server_process import serving
-from eagle3_tools.bench.load.workload import Workload
-from eagle3_tools.bench.sweep.configurations import Configuration
+from eagle3_tools.bench.sweep.configurations import Configuration, SweepPlan
 from eagle3_tools.bench.sweep.measure import find_subject, measure
-from eagle3_tools.bench.sweep.plan import SweepPlan
 from eagle3_tools.bench.sweep.progress import SweepProgress
-from eagle3_tools.bench.sweep.rows import rows_of
-from eagle3_tools.bench.sweep.tables import (
+from eagle3_tools.bench.sweep.rows import (
     SPEED,
     SPOKEN,
     SYNTHETIC,
     place,
+    rows_of,
     speed_cells,
     spoken_cells,
 )

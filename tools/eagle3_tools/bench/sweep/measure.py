@@ -11,12 +11,11 @@ from eagle3_jax.replace_file import replaced
 from eagle3_tools.bench.common.conditions import Conditions, conditions
 from eagle3_tools.bench.load.counters import between, fetch_counts
 from eagle3_tools.bench.load.http_client import Address
-from eagle3_tools.bench.load.openai_server import Server
+from eagle3_tools.bench.load.lengths import Endpoint
+from eagle3_tools.bench.load.openai_server import Server, first_model, version
 from eagle3_tools.bench.load.prompts import make_prompts
-from eagle3_tools.bench.load.server_facts import first_model, version
 from eagle3_tools.bench.load.traffic import send, warm_up
-from eagle3_tools.bench.load.workload import Endpoint
-from eagle3_tools.bench.sweep.plan import SweepPlan
+from eagle3_tools.bench.sweep.configurations import SweepPlan
 from eagle3_tools.bench.sweep.progress import SweepProgress
 from eagle3_tools.bench.sweep.result import Point, point_of, result_json
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_tools.bench.sweep.plots import figures, inline_svg, save
-from eagle3_tools.bench.sweep.rows import Row, rows_of
-from eagle3_tools.bench.sweep.tables import (
+from eagle3_tools.bench.sweep.rows import (
     SPEED,
     SPOKEN,
     SYNTHETIC,
+    Row,
     place,
+    rows_of,
     speed_cells,
     spoken_cells,
 )

@@ -13,10 +13,10 @@ import numpy as np
 
 from eagle3_tools.bench.common.accept_length import AcceptCounts, distinct_bigrams
 from eagle3_tools.bench.common.conditions import Conditions
+from eagle3_tools.bench.load.lengths import Workload
 from eagle3_tools.bench.load.openai_server import Outcome
 from eagle3_tools.bench.load.prompts import Prompt
 from eagle3_tools.bench.load.traffic import Traffic
-from eagle3_tools.bench.load.workload import Workload
 
 Encode = Callable[[str], Sequence[int]]
 

@@ -74,3 +74,39 @@ def _row(place: tuple[Any, ...], results: Sequence[Result]) -> Row:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return mean(known) if known else None
+
+
+SPEED = ("output_tput_per_gpu", "tput_per_gpu", "TTFT ms", "TPOT ms", "E2EL ms", "seeds", "failed")
+SPOKEN = ("accept length", "accepted by position", "distinct bigrams")
+SYNTHETIC = "* synthetic acceptance: throughput only, the answers are not the model's"
+
+
+def place(row: Row) -> tuple[str, ...]:
+    """Return the cells that name the run; a star marks synthetic acceptance."""
+    star = "*" if row.synthetic else ""
+    return f"{row.configuration}{star}", f"{row.isl}/{row.osl}", f"{row.concurrency}"
+
+
+def speed_cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of SPEED."""
+    return (
+        f"{row.output_tput_per_gpu.median:.1f}",
+        f"{row.tput_per_gpu.median:.1f}",
+        f"{row.ttft_ms:.1f}",
+        f"{row.tpot_ms:.2f}",
+        f"{row.e2el_ms:.0f}",
+        f"{row.seeds}",
+        f"{row.failed}",
+    )
+
+
+def spoken_cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of SPOKEN, with a dash for unknown values."""
+    positions = " ".join(f"{share:.2f}" for share in row.per_position or ())
+    length = row.accept_length
+    made_up = " (made up)" if row.synthetic else ""
+    return (
+        f"{length:.2f}{made_up}" if length else "-",
+        positions or "-",
+        "-" if row.distinct_bigrams is None else f"{row.distinct_bigrams:.2f}",
+    )

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eagle3_tools.kernel_model.gpus import ModelGpu
+from rich.console import Console
+
+from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.record import CaseFacts, recorded
 from eagle3_tools.plan.kernels.tables import all_rounds, round_name, widths_of
+from serve.text_table import text_table
 
 FIGURES = (
     *("launches", "in flight KiB", "loads B a lane", "registers", "LDS KiB"),
@@ -65,3 +68,33 @@ def _each(figure: Callable[[int], str], case: CaseFacts) -> str:
 
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
+
+
+_HEADINGS = {
+    "in flight KiB": "in flight\nKiB",
+    "loads B a lane": "loads\nB a lane",
+    "registers": "regis-\nters",
+    "LDS KiB": "LDS\nKiB",
+}
+
+
+def print_changes(console: Console, only: str, before: Path) -> None:
+    """Print cases and rounds of both records. Raises FileNotFoundError without an older one."""
+    archs = [arch for arch in BY_ARCH if recorded(arch, before)]
+    if not archs:
+        raise FileNotFoundError(
+            f"{before} has no record: expected one of {', '.join(BY_ARCH)}.json"
+        )
+    console.print("Model, not measured: before -> after, one figure where nothing changed.")
+    headings = ("case", *(_HEADINGS.get(figure, figure) for figure in FIGURES))
+    for gpu in (BY_ARCH[arch] for arch in archs):
+        if rows := list(case_changes(gpu, before, only)):
+            table = text_table(f"Cases on {gpu.name}", headings, left=("case",))
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+    title = "A round of k = 3 at 8,704 slots: ms of its kernels alone, and their share of the floor"
+    table = text_table(title, ("", "ms", "share"), left=("",))
+    for row in round_changes(before):
+        table.add_row(*row)
+    console.print(table)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_tools.amdgpu.witness.pseudocode import floats
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, integer
-from eagle3_tools.amdgpu.witness.pseudocode.floats import F32, F64
-from eagle3_tools.amdgpu.witness.pseudocode.tokens import PseudocodeError
+from eagle3_tools.amdgpu.witness import floats
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, integer
+from eagle3_tools.amdgpu.witness.floats import F32, F64
+from eagle3_tools.amdgpu.witness.tokens import PseudocodeError
 
 CONSTANTS = {
     "INF": floats.infinity(F64, negative=False),

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, as_type, integer
-from eagle3_tools.amdgpu.witness.pseudocode.evaluator import Evaluator
-from eagle3_tools.amdgpu.witness.pseudocode.parser import parse
-from eagle3_tools.amdgpu.witness.pseudocode.readings import corrected_text, text_of, why_unreadable
-from eagle3_tools.amdgpu.witness.pseudocode.registers import Registers
-from eagle3_tools.amdgpu.witness.pseudocode.syntax import Body
-from eagle3_tools.amdgpu.witness.pseudocode.tokens import PseudocodeError
+from eagle3_tools.amdgpu.witness.bits import Bits, as_type, integer
+from eagle3_tools.amdgpu.witness.evaluator import Evaluator
+from eagle3_tools.amdgpu.witness.parser import parse
+from eagle3_tools.amdgpu.witness.readings import corrected_text, text_of, why_unreadable
+from eagle3_tools.amdgpu.witness.registers import Registers
+from eagle3_tools.amdgpu.witness.syntax import Body
+from eagle3_tools.amdgpu.witness.tokens import PseudocodeError
 
 __all__ = ["PseudocodeError", "evaluate", "run_text", "text_of", "why_unreadable"]
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, integer, type_named
-from eagle3_tools.amdgpu.witness.pseudocode.floats import F32, F64, rounded
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, integer, type_named
+from eagle3_tools.amdgpu.witness.floats import F32, F64, rounded
 
 _TOKEN = re.compile(
     r"""(?P<cast>\d+'(?:BF|[UIBF])\b)

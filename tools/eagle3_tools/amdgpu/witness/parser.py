@@ -1,9 +1,9 @@
 """Parse AMD's instruction pseudocode into a syntax tree."""
 
-from eagle3_tools.amdgpu.witness.pseudocode import syntax
-from eagle3_tools.amdgpu.witness.pseudocode.bits import type_named
-from eagle3_tools.amdgpu.witness.pseudocode.syntax import Body, Expression, Statement
-from eagle3_tools.amdgpu.witness.pseudocode.tokens import (
+from eagle3_tools.amdgpu.witness import syntax
+from eagle3_tools.amdgpu.witness.bits import type_named
+from eagle3_tools.amdgpu.witness.syntax import Body, Expression, Statement
+from eagle3_tools.amdgpu.witness.tokens import (
     PseudocodeError,
     Token,
     cast_type,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type
+from eagle3_tools.amdgpu.witness.bits import Bits, Type
 
 
 @dataclass(frozen=True)

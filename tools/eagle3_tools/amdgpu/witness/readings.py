@@ -1,9 +1,29 @@
 """Corrections of AMD's pseudocode where it is wrong or ambiguous, and unreadable opcodes."""
 
+import importlib
 import re
 from dataclasses import dataclass
+from functools import cache
 
-from eagle3_tools.amdgpu.witness.pseudocode.texts import amd_text
+_ENCODING = re.compile(r"_e(32|64)$")
+
+
+@cache
+def _by_mnemonic() -> dict[str, str]:
+    """Return CDNA's texts, and RDNA4's for opcodes that CDNA's texts call but do not define."""
+    found: dict[str, str] = {}
+    for family in ("cdna", "rdna4"):
+        module = importlib.import_module(f"tinygrad.runtime.autogen.amd.{family}.str_pcode")
+        for opcode, text in module.PCODE.items():
+            mnemonic = _ENCODING.sub("", opcode.name.lower())
+            if family == "cdna" or mnemonic in ("v_maximum_f32", "v_minimum_f32"):
+                found[mnemonic] = text
+    return found
+
+
+def amd_text(mnemonic: str) -> str | None:
+    """Return the unchanged text for a mnemonic such as "v_add_f32", or None."""
+    return _by_mnemonic().get(mnemonic)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from eagle3_tools.amdgpu.witness.pseudocode import floats
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, flag, integer, type_named
-from eagle3_tools.amdgpu.witness.pseudocode.floats import (
+from eagle3_tools.amdgpu.witness import floats
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, flag, integer, type_named
+from eagle3_tools.amdgpu.witness.floats import (
     F64,
     FORMATS,
     exact,

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from eagle3_tools.amdgpu.witness.pseudocode import floats
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, flag, integer
-from eagle3_tools.amdgpu.witness.pseudocode.functions import convert
-from eagle3_tools.amdgpu.witness.pseudocode.tokens import PseudocodeError
+from eagle3_tools.amdgpu.witness import floats
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, flag, integer
+from eagle3_tools.amdgpu.witness.functions import convert
+from eagle3_tools.amdgpu.witness.tokens import PseudocodeError
 
 _COMPARISONS = ("==", "!=", "<>", "<", "<=", ">", ">=")
 _INTEGER: dict[str, Callable[[int, int], int]] = {

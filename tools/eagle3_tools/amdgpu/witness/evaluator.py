@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from eagle3_tools.amdgpu.witness.pseudocode import floats, operators, syntax
-from eagle3_tools.amdgpu.witness.pseudocode.bits import (
+from eagle3_tools.amdgpu.witness import floats, operators, syntax
+from eagle3_tools.amdgpu.witness.bits import (
     Bits,
     Type,
     as_type,
@@ -13,11 +13,11 @@ from eagle3_tools.amdgpu.witness.pseudocode.bits import (
     integer,
     with_slice,
 )
-from eagle3_tools.amdgpu.witness.pseudocode.floats import F32
-from eagle3_tools.amdgpu.witness.pseudocode.functions import convert, function_named
-from eagle3_tools.amdgpu.witness.pseudocode.registers import CONSTANTS, Registers
-from eagle3_tools.amdgpu.witness.pseudocode.syntax import Body, Expression
-from eagle3_tools.amdgpu.witness.pseudocode.tokens import PseudocodeError
+from eagle3_tools.amdgpu.witness.floats import F32
+from eagle3_tools.amdgpu.witness.functions import convert, function_named
+from eagle3_tools.amdgpu.witness.registers import CONSTANTS, Registers
+from eagle3_tools.amdgpu.witness.syntax import Body, Expression
+from eagle3_tools.amdgpu.witness.tokens import PseudocodeError
 
 _FLOAT_SOURCES = ("S0", "S1", "S2", "D0", "SIMM32")
 _BREAK = syntax.Break()

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from eagle3_tools.amdgpu.witness.pseudocode.bits import Bits, Type, flag
+from eagle3_tools.amdgpu.witness.bits import Bits, Type, flag
 
 
 @dataclass(frozen=True)

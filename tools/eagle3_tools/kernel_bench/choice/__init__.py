@@ -1,1 +1,0 @@
-"""Choice of the cases that are measured, and of those in a dry run."""

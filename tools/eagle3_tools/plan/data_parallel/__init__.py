@@ -1,1 +1,0 @@
-"""Data parallel attention with expert parallelism, compared with tensor and context parallelism."""
