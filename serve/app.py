@@ -17,9 +17,8 @@ from serve.asgi.body_limit import BodyLimit
 from serve.asgi.errors import install_error_handlers
 from serve.asgi.in_flight import InFlightMiddleware
 from serve.asgi.known_hosts import KnownHosts
-from serve.asgi.root_path import UnderRoot
-from serve.asgi.synthetic_header import synthetic_header
-from serve.engine.profiler import Profiler
+from serve.asgi.sse import synthetic_header
+from serve.engine.messages import Profiler
 from serve.openai.chat import chat_router
 from serve.openai.completions import completions_router
 from serve.openai.models import models_router
@@ -36,7 +35,7 @@ from serve.sglang.generate import generate_router
 from serve.sglang.health import health_router
 from serve.sglang.profiling import profiling_router
 from serve.sglang.server_state import server_state_router
-from serve.telemetry.exposition import CONTENT_TYPE, render
+from serve.telemetry.metrics import CONTENT_TYPE, render
 from serve.telemetry.record import Recorded, RecordHandler
 
 
@@ -86,6 +85,7 @@ def create_app(
         # A redirect would send the client to whatever its own Host header names.
         redirect_slashes=False,
     )
+    app.root_path = http.root_path
     install_error_handlers(app)
     _add_middleware(app, service, operations, http, record_handlers)
     responses = ResponseStores(len(operations.api_keys))
@@ -134,8 +134,6 @@ def _add_middleware(
         handlers=(service.metrics.http.on_record, *record_handlers),
         stamp=lambda: synthetic_header(service.engine.stats),
     )
-    if http.root_path:
-        app.add_middleware(UnderRoot, root_path=http.root_path)
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:

@@ -17,10 +17,9 @@ from fastapi import FastAPI
 from rich.console import Console
 
 from serve.app import create_app
+from serve.asgi.accepting import raise_limit, room_for_connections, tls_context
+from serve.asgi.graceful import GracefulServer, bind, do_within, exposure, run_to_end
 from serve.asgi.known_hosts import checks_hosts
-from serve.asgi.listening.accepting import raise_limit, room_for_connections
-from serve.asgi.listening.graceful import GracefulServer, bind, do_within, exposure, run_to_end
-from serve.asgi.listening.tls import tls_context
 from serve.demo import PairDirectories, find_pair
 from serve.engine.thread import EngineThread
 from serve.engine_setup import Report, build, build_again, prepare

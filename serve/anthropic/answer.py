@@ -8,8 +8,7 @@ from typing import Any
 from convert.text.json_pieces import json_pieces
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import NamedEvent
-from serve.asgi.error_forms import anthropic_form
-from serve.asgi.errors import as_api_error
+from serve.asgi.errors import anthropic_form, as_api_error
 from serve.asgi.sse import named_event
 from serve.engine.choices import ChoiceState
 from serve.engine.errors import EngineError, ShuttingDown

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from serve.anthropic.thinking import signature
-from serve.chat_format.calls.arguments import read_arguments
+from serve.chat_format.call_arguments import read_arguments
 from serve.chat_format.parts import AnswerParts
 
 NamedEvent = dict[str, Any]

@@ -15,7 +15,7 @@ from serve.anthropic.blocks import (
     UserTurn,
 )
 from serve.anthropic.thinking import reasoning_of
-from serve.chat_format.calls.arguments import written_arguments
+from serve.chat_format.call_arguments import written_arguments
 
 BILLING = "x-anthropic-billing-header:"
 """Start of a block in Claude Code's system prompt, for Anthropic's accounting. It differs between

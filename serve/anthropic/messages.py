@@ -13,13 +13,12 @@ from serve.anthropic.content import Content
 from serve.anthropic.protocol import NAMES, Conversation, MessagesRequest
 from serve.asgi.auth import client_of
 from serve.asgi.errors import fields_renamed, invalid_request
-from serve.asgi.json_body import JsonRoute
-from serve.asgi.long_texts import templating
-from serve.asgi.synthetic_header import synthetic_field
-from serve.openai.answers.answer import respond
+from serve.asgi.json_body import JsonRoute, templating
+from serve.asgi.sse import synthetic_field
+from serve.openai.answer import respond
 from serve.openai.chat import answer_parser, chat_prompt, plan_chat, read_images
-from serve.openai.prompts.thinking import keep_header
 from serve.openai.service import Service
+from serve.openai.thinking_variables import keep_header
 from serve.openai.tokenization import CONTEXTS
 
 VERSIONS = ("2023-06-01", "2026-10-21")

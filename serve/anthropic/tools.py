@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
 from serve.asgi.errors import invalid_option
-from serve.asgi.raw_model import RawPreservingModel
+from serve.asgi.first_error import RawPreservingModel
 
 IN_CHATS = {
     "name": "name",

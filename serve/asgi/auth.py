@@ -10,9 +10,8 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve.asgi.errors import ApiError, as_response
+from serve.asgi.errors import ApiError, as_response, below_root
 from serve.asgi.known_hosts import plain_address
-from serve.asgi.root_path import below_root
 
 OPEN_PATHS = frozenset(("/health", "/ping", "/metrics", "/version", "/load", "/docs"))
 OPEN_PATHS |= {"/openapi.json", "/", "/health_generate"}

@@ -11,12 +11,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from serve.asgi.error_forms import ANTHROPIC_PATH, anthropic_form
-from serve.asgi.root_path import below_root
 from serve.engine.errors import (
     EngineError,
     GenerationFailed,
@@ -28,7 +27,18 @@ from serve.engine.errors import (
 
 MOST_CHARS = 1000
 MOST_PATH = 200
-OWN_ERRORS = ("unsupported_option", "invalid_option")
+ANTHROPIC_PATH = "/v1/messages"
+OVERLOADED = 529
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    OVERLOADED: "overloaded_error",
+}
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+"""Error details by refused field: Anthropic's own tool loop then retries without the field."""
 
 
 @dataclass(eq=False)
@@ -57,10 +67,17 @@ def invalid_request(
     return ApiError(400, message, param=param, code=code)
 
 
-def invalid_option(param: str, message: str) -> PydanticCustomError:
+def invalid_option(param: str, message: str, *, code: str = "invalid_value") -> PydanticCustomError:
     """Return the error that a pydantic validator raises to answer 400 with this message."""
     # The message is a template value, so that braces in it are kept.
-    return PydanticCustomError("invalid_option", "{message}", {"param": param, "message": message})
+    context = {"param": param, "message": message, "code": code}
+    return PydanticCustomError("invalid_option", "{message}", context)
+
+
+def unsupported_option(param: str, instead: str = "leave it out") -> PydanticCustomError:
+    """Return the error that a pydantic validator raises for an option that is not implemented."""
+    message = f"{param} is not implemented in this release; {instead}"
+    return invalid_option(param, message, code="unsupported_option")
 
 
 def context_exceeded(context: int, has: str, *, param: str = "prompt") -> ApiError:
@@ -98,14 +115,20 @@ def as_api_error(error: EngineError) -> ApiError:
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename fields in errors about a chat: `names` maps them to the client's protocol."""
+    """Raise errors about a chat as ApiError, with the fields' `names` in the client's protocol."""
     try:
         yield
-    except (ApiError, Refused) as error:
-        error = as_api_error(error) if isinstance(error, Refused) else error
-        if (old := error.param) is None or (new := names.get(old)) is None:
-            raise error from error.__cause__
-        raise replace(error, param=new, message=error.message.replace(old, new)) from error
+    except (ApiError, Refused, ValidationError) as error:
+        match error:
+            case Refused():
+                found = as_api_error(error)
+            case ValidationError():
+                found = from_validation(error)
+            case _:
+                found = error
+        if (old := found.param) is not None and (new := names.get(old)) is not None:
+            found = replace(found, param=new, message=found.message.replace(old, new))
+        raise found from error.__cause__
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -161,15 +184,33 @@ def as_response(error: ApiError, scope: Scope) -> JSONResponse:
     return JSONResponse(body, status_code=status, headers=error.headers)
 
 
-def from_validation(error: RequestValidationError) -> ApiError:
-    """Return the answer for a body that fails validation, from its first error."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        return invalid_request(f"the body is not valid JSON: {reason}", code="invalid_json")
-    if first["type"] in OWN_ERRORS:
-        code = "unsupported_option" if first["type"] == "unsupported_option" else "invalid_value"
-        return invalid_request(first["msg"], param=first["ctx"]["param"], code=code)
+def from_validation(error: RequestValidationError | ValidationError) -> ApiError:
+    """Return the answer for an invalid body or query, from its first error."""
+    if isinstance(error, ValidationError):
+        first: Any = error.errors(include_url=False, include_input=False)[0]
+    else:
+        first = error.errors()[0]
+    context = first.get("ctx", {})
+    if first["type"] == "invalid_option":
+        return invalid_request(first["msg"], param=context["param"], code=context["code"])
     path = [str(part) for part in first["loc"] if part != "body"]
     where = ".".join(path) or "body"
     return invalid_request(f"{where}: {first['msg']}", param=path[0] if path else None)
+
+
+def anthropic_form(
+    status: int, message: str, param: str | None, request_id: str
+) -> tuple[int, dict[str, Any]]:
+    """Return status and body. A full queue is an overload (529), not a rate limit (429)."""
+    status = OVERLOADED if status == 429 else status
+    other = "invalid_request_error" if status < 500 else "api_error"
+    error: dict[str, Any] = {"type": TYPES.get(status, other), "message": message}
+    if param in DETAILS:
+        error["details"] = DETAILS[param]
+    return status, {"type": "error", "error": error, "request_id": request_id}
+
+
+def below_root(scope: Scope) -> str:
+    """Return the path without the root path, as the router sees it."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path

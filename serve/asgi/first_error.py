@@ -1,8 +1,14 @@
 """Request models that stop at the first validation error and bound their lists."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from eagle3_jax.sampling.limits import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
@@ -58,3 +64,25 @@ class FirstErrorOnly(BaseModel):
         schema = handler(source)
         _give_up_early(schema)
         return schema
+
+
+class RawPreservingModel(BaseModel):
+    """Model that keeps the object it was parsed from.
+
+    A dump orders keys by field declaration, so that the prompt would depend on the Python class.
+    """
+
+    _sent: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        part = read(given)
+        if isinstance(given, dict):
+            part._sent = given
+        return part
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The parsed object, with its keys in the client's order."""
+        return self._sent

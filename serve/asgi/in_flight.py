@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.asgi.auth import is_open
 from serve.asgi.body_limit import answer_early
-from serve.asgi.errors import as_api_error, as_response
-from serve.asgi.root_path import below_root
+from serve.asgi.errors import as_api_error, as_response, below_root
 from serve.engine.errors import ShuttingDown
 
 

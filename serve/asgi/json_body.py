@@ -1,4 +1,4 @@
-"""Parses JSON bodies within limits. Long bodies are parsed in a thread, one at a time.
+"""Parses JSON bodies within limits. Long bodies are parsed and tokenised in threads.
 
 Parsing and validation hold Python's global lock throughout. Their cost is therefore bounded
 beforehand by the number of values; lists, objects and keys cost the most.
@@ -8,16 +8,16 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
-from serve.asgi.errors import ApiError, invalid_request
-from serve.asgi.long_texts import LONG_BYTES
-from serve.engine.threads import Threads
+from serve.asgi.errors import ApiError, from_validation, invalid_request
+from serve.engine.threads import Threads, in_thread
+
+T = TypeVar("T")
 
 MAX_VALUES = 2**20
 MAX_PARTS = 2**16
@@ -27,7 +27,12 @@ CLOSED = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL
 WINDOW = 2**16
 """Bytes examined by one call, during which other threads wait for Python's global lock."""
 
+LONG_BYTES = 20_000
+"""Body size that takes about 10 ms to parse or tokenise. Below it a thread would cost more."""
+
 _threads = Threads("bodies", 1)
+templating = Threads("templates", 2).run
+"""Runs work that renders a template: never on the event loop, however short it is."""
 
 
 async def read_json(body: bytes, check: Callable[[Any], Any] = lambda value: value) -> Any:
@@ -38,6 +43,13 @@ async def read_json(body: bytes, check: Callable[[Any], Any] = lambda value: val
     """
     work = partial(_read, body, check)
     return work() if len(body) < LONG_BYTES else await _threads.run(work)
+
+
+async def tokenising(request: Request, work: Callable[[], T]) -> T:
+    """Run tokenisation work for this request. Tokenizers release Python's global lock."""
+    if len(await request.body()) < LONG_BYTES:
+        return work()
+    return await in_thread(work)
 
 
 class JsonRoute(APIRoute):
@@ -82,8 +94,7 @@ def _checked(adapter: TypeAdapter[Any], value: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[:1]
-        raise RequestValidationError(first) from None
+        raise from_validation(error) from None
 
 
 def _read(body: bytes, check: Callable[[Any], Any]) -> Any:

@@ -1,22 +1,33 @@
-"""Bodies and server-sent events that are written in pieces until the client disconnects."""
+"""Bodies and server-sent events that are written in pieces until the client disconnects.
+
+Long answers take turns: one of them at a time is being encoded, for TURN_S seconds, so that the
+event loop serves other requests in between.
+"""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from convert.text.json_pieces import json_pieces
+from convert.text.json_pieces import PIECE_CHARS, encoded, json_pieces
+from eagle3_jax.engine import EngineStats
 from serve.asgi.errors import as_api_error
-from serve.asgi.pieces import in_turns
 from serve.engine.errors import EngineError
 
 T = TypeVar("T")
 
 DONE = ("data: [DONE]\n\n",)
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+SYNTHETIC_HEADER = "x-synthetic-acceptance-length"
+TURN_S = 0.005
+FREE_S = 0.001
+"""Time for the start of every answer or event, which waits for no turn. It suffices for most."""
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 class ClientGone(Exception):
@@ -121,3 +132,43 @@ class EventStream(Response):
         except EngineError as error:
             yield event(as_api_error(error).body())
             yield DONE
+
+
+async def in_turns(texts: Iterable[str]) -> AsyncIterator[bytes]:
+    """Yield the joined texts in pieces of at least PIECE_CHARS characters; the last may be shorter.
+
+    Texts are produced during the answer's turns, so that a piece may take several turns.
+    """
+    rest, taken = iter(texts), list[str]()
+    more = _take(rest, taken, FREE_S)
+    while more:
+        if sum(map(len, taken)) >= PIECE_CHARS:
+            yield encoded("".join(taken))
+            taken.clear()
+        await asyncio.sleep(0)
+        async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            more = _take(rest, taken, TURN_S)
+    yield encoded("".join(taken))
+
+
+def _take(texts: Iterator[str], taken: list[str], seconds: float) -> bool:
+    """Move the texts of one turn, at most a piece, to `taken`. Returns whether more may follow."""
+    end, size = time.monotonic() + seconds, 0
+    for text in texts:
+        taken.append(text)
+        size += len(text)
+        if size >= PIECE_CHARS or time.monotonic() > end:
+            return True
+    return False
+
+
+def synthetic_field(stats: EngineStats) -> dict[str, float]:
+    """Return the field that marks a body made under synthetic acceptance, else {}."""
+    length = stats.synthetic_acceptance_length
+    return {} if length is None else {"synthetic_acceptance_length": length}
+
+
+def synthetic_header(stats: EngineStats) -> dict[str, str]:
+    """Return the header that marks every response under synthetic acceptance, else {}."""
+    length = stats.synthetic_acceptance_length
+    return {} if length is None else {SYNTHETIC_HEADER: f"{length:g}"}

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from serve.chat_format.calls.kimi_ids import with_known_ids
+from serve.chat_format.kimi_ids import with_known_ids
 from serve.chat_format.marked_text import Mark, Piece
 from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
 from serve.chat_format.reader import AnswerReader

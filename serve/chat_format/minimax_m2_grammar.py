@@ -7,8 +7,7 @@ from typing import Any
 
 from eagle3_jax.sampling.json_schema import pointer
 from serve.chat_format.json_values import allowed_types, resolved
-from serve.chat_format.lark import regex_body
-from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
+from serve.chat_format.parts import JSON_OPTIONS, ToolSpec, regex_body
 
 END_OF_VALUE = "</parameter>"
 CALLS_RULE = 'calls: /\\n{{0,3}}/ <minimax:tool_call> "\\n" {calls} </minimax:tool_call>'

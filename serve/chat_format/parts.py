@@ -1,5 +1,6 @@
 """The parts of a chat answer: reasoning, content and tool calls, complete or incremental."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,3 +36,17 @@ class ToolSpec:
     name: str
     parameters: Mapping[str, Any]
     strict: bool = True
+
+
+SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+"""An unescaped slash, which ends a regular expression; group 1 is an escaped character."""
+
+
+def regex_body(pattern: str) -> str:
+    """Return a regular expression as the body of a /literal/, with its newlines escaped."""
+
+    def written(found: re.Match[str]) -> str:
+        pair = found[1] or "\\/"
+        return "\n" if pair == "\\\n" else pair
+
+    return SLASH.sub(written, pattern).replace("\n", "\\n")

@@ -23,11 +23,11 @@ from eagle3_jax.engine import (
 )
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from serve.asgi.synthetic_header import synthetic_field
+from serve.asgi.sse import synthetic_field
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
-from serve.openai.answers.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
+from serve.openai.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
 from serve.pair.bad_words import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,

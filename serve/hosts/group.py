@@ -7,8 +7,8 @@ from typing import Protocol
 import jax.profiler
 
 from eagle3_jax.engine import Engine
-from serve.asgi.listening.graceful import GracefulServer
-from serve.engine.profiler import Profiler
+from serve.asgi.graceful import GracefulServer
+from serve.engine.messages import Profiler
 from serve.engine.thread import EngineThread
 from serve.hosts.facts import Facts
 from serve.hosts.lead import Leader, lead

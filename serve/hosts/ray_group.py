@@ -8,7 +8,7 @@ from functools import partial
 import jax
 
 from eagle3_jax.engine.programs.processes.remote import RemoteProfiler
-from serve.asgi.listening.graceful import GracefulServer
+from serve.asgi.graceful import GracefulServer
 from serve.engine.thread import EngineThread
 from serve.engine.threads import Threads
 from serve.hosts.drive import DeviceLeader, drive

@@ -13,8 +13,7 @@ from eagle3_jax.sampling.structured_outputs import (
 from eagle3_jax.sampling.vacuous_keywords import drop_vacuous_keywords
 from serve.asgi.errors import ApiError, invalid_request
 from serve.chat_format.format import ChatFormat, ChatReading
-from serve.chat_format.lark import regex_body
-from serve.chat_format.parts import JSON_OPTIONS, ToolSpec
+from serve.chat_format.parts import JSON_OPTIONS, ToolSpec, regex_body
 from serve.openai.protocol import ChatCompletionRequest
 
 START = re.compile(r"(?m)^\s*start\s*:(?!:)")

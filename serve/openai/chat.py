@@ -12,25 +12,24 @@ from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request, shortened
-from serve.asgi.json_body import JsonRoute
-from serve.asgi.long_texts import templating
+from serve.asgi.json_body import JsonRoute, templating
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.placing import Prompt, place
 from serve.images.reader import Items
+from serve.openai.answer import answer
 from serve.openai.answer_form import answer_form
-from serve.openai.answers.answer import answer
-from serve.openai.answers.logprob_forms import chat_logprobs
-from serve.openai.answers.responses import delta, whole_message
+from serve.openai.chat_message import delta, whole_message
 from serve.openai.completions import too_long
 from serve.openai.content import as_errors, sources_in
-from serve.openai.prompts.history import template_messages
-from serve.openai.prompts.thinking import AsksToThink, keep_header, template_variables
+from serve.openai.history import template_messages
+from serve.openai.logprob_forms import chat_logprobs
 from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
 from serve.openai.thinking import thinking_budget
+from serve.openai.thinking_variables import AsksToThink, keep_header, template_variables
 
 
 class TemplateInput(AsksToThink, Protocol):

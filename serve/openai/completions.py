@@ -10,12 +10,11 @@ from convert.text.tokenizer import TooManyTokens
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request
-from serve.asgi.json_body import JsonRoute
-from serve.asgi.long_texts import tokenising
+from serve.asgi.json_body import JsonRoute, tokenising
 from serve.engine.choices import ChoiceState, Part
 from serve.images.placing import Prompt
-from serve.openai.answers.answer import answer
-from serve.openai.answers.logprob_forms import TextOffsets, TokenTexts, completion_logprobs
+from serve.openai.answer import answer
+from serve.openai.logprob_forms import TextOffsets, TokenTexts, completion_logprobs
 from serve.openai.protocol import CompletionRequest
 from serve.openai.service import Service, TokenizerLike
 

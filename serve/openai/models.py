@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from serve.openai.answers.responses import ModelCard, ModelList
+from serve.openai.chat_message import ModelCard, ModelList
 from serve.openai.service import Service
 
 

@@ -23,8 +23,8 @@ from serve.engine.thread import EngineThread
 from serve.images.placing import Prompt
 from serve.images.reader import ImageReader, NoImages
 from serve.kv_transfer.transfers import Transfers
-from serve.openai.answers.logprob_forms import TokenTexts
 from serve.openai.expansion import Expansion
+from serve.openai.logprob_forms import TokenTexts
 from serve.openai.protocol import GenerationRequest
 from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.metrics import Metrics

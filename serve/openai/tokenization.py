@@ -16,16 +16,15 @@ from pydantic import BaseModel, Field, model_validator
 from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_option, invalid_request
 from serve.asgi.first_error import FirstErrorOnly
-from serve.asgi.json_body import JsonRoute
-from serve.asgi.long_texts import templating, tokenising
+from serve.asgi.json_body import JsonRoute, templating, tokenising
 from serve.images.reader import Items
-from serve.openai.answers.logprob_forms import token_text
 from serve.openai.chat import chat_prompt, read_images
 from serve.openai.completions import prompt_ids
-from serve.openai.prompts.thinking import keep_header
+from serve.openai.logprob_forms import token_text
 from serve.openai.protocol import ChatMessage, TokenId
 from serve.openai.service import Service
 from serve.openai.thinking import ThinkingFields
+from serve.openai.thinking_variables import keep_header
 from serve.openai.unsupported import CHAT, RefusesUnsupported
 
 CONTEXTS = 8

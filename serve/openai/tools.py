@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from serve.asgi.errors import invalid_option
-from serve.asgi.raw_model import RawPreservingModel
+from serve.asgi.first_error import RawPreservingModel
 from serve.chat_format.parts import ToolSpec
 
 

@@ -21,7 +21,7 @@ from serve.options.pair import PairOptions, read_pair_options
 from serve.options.sources import model_of
 
 SpecMetricsLevel = Literal["none", "summary", "detailed"]
-"""Detail of speculation metrics in responses (serve.openai.answers.spec_metrics)."""
+"""Detail of speculation metrics in responses (serve.openai.spec_metrics)."""
 UNMEASURED = "1"
 """vLLM's factor of an unmeasured fp8 cache, which published command lines rely on."""
 SPEC_METRICS_LEVELS: tuple[SpecMetricsLevel, ...] = get_args(SpecMetricsLevel)

@@ -7,14 +7,12 @@ from typing import Any
 from convert.text.json_pieces import JsonText, json_pieces
 from eagle3_jax.engine import RequestOutput
 from serve.asgi.errors import as_api_error
-from serve.asgi.pieces import in_turns
-from serve.asgi.sse import named_event
-from serve.asgi.synthetic_header import synthetic_field
+from serve.asgi.sse import in_turns, named_event, synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.errors import EngineError
 from serve.engine.stream import OutputStream
-from serve.openai.answers.spec_metrics import measure
 from serve.openai.service import Service
+from serve.openai.spec_metrics import measure
 from serve.responses.body import ended, failed, sampled, usage
 from serve.responses.output import Event
 from serve.responses.planning import PlannedResponse

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 
 from serve.asgi.auth import client_of, key_owner
 from serve.asgi.json_body import JsonRoute
-from serve.openai.answers.answer import respond
-from serve.openai.prompts.thinking import keep_header
+from serve.openai.answer import respond
 from serve.openai.service import Service
+from serve.openai.thinking_variables import keep_header
 from serve.responses.answer import ResponseAnswer
 from serve.responses.output import without_logprobs
 from serve.responses.planning import look_up, plan_response

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_valid
 
 from convert.text.json_pieces import PIECE_CHARS
 from serve.asgi.errors import invalid_option
-from serve.chat_format.calls.arguments import text_of
+from serve.chat_format.call_arguments import text_of
 from serve.images.sources import Detail, ImageSource
 from serve.openai.content import check_breakpoint, read_detail
 from serve.openai.protocol import MAX_NAME_CHARS

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from convert.text.json_pieces import JsonText, json_bytes
 from eagle3_jax.engine import Request
 from serve.asgi.errors import ApiError, fields_renamed, from_validation, invalid_request
-from serve.asgi.json_body import refuse_too_much
-from serve.asgi.long_texts import templating
+from serve.asgi.json_body import refuse_too_much, templating
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
 from serve.images.sources import ImageSource

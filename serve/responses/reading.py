@@ -5,9 +5,9 @@ from typing import Any
 
 from convert.text.json_pieces import JsonText
 from eagle3_jax.engine import RequestOutput
-from serve.chat_format.token_parts import TokenPart, TokenParts
-from serve.openai.answers.logprob_forms import chat_logprobs
+from serve.chat_format.parser import TokenPart, TokenParts
 from serve.openai.chat import answer_parser
+from serve.openai.logprob_forms import chat_logprobs
 from serve.openai.service import Service
 from serve.responses.output import Event, Output
 from serve.responses.planning import PlannedResponse

@@ -13,17 +13,15 @@ from eagle3_jax.engine import Request
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from eagle3_jax.engine.page_tiers import TokensByTier
 from serve.asgi.auth import client_of
-from serve.asgi.json_body import JsonRoute
-from serve.asgi.long_texts import tokenising
-from serve.asgi.sse import DONE, event
-from serve.asgi.synthetic_header import synthetic_field
+from serve.asgi.json_body import JsonRoute, tokenising
+from serve.asgi.sse import DONE, event, synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
 from serve.images.placing import Prompt
-from serve.openai.answers.answer import respond
-from serve.openai.answers.logprob_forms import TokenTexts, finite
+from serve.openai.answer import respond
 from serve.openai.completions import prompt_ids
 from serve.openai.expansion import Expansion
+from serve.openai.logprob_forms import TokenTexts, finite
 from serve.openai.service import Service
 from serve.sglang.abort import known_as
 from serve.sglang.protocol import Asked, GenerateRequest

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from serve.asgi.auth import admin_only
 from serve.asgi.errors import ApiError, invalid_request
 from serve.asgi.json_body import read_json
-from serve.engine.profiler import Profiler
+from serve.engine.messages import Profiler
 from serve.engine.threads import in_thread
 
 NO_DIRECTORY = "this server writes no traces; start it with --profile-dir DIR"

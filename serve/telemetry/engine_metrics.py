@@ -17,8 +17,10 @@ from prometheus_client.registry import Collector
 from eagle3_jax.engine import EngineStats
 
 LABELS = ("model_name", "engine")
+Rows = tuple[tuple[str, str, str], ...]
+"""Metrics that are fields of an object: name, field and description."""
 
-COUNTERS = (
+COUNTERS: Rows = (
     ("vllm:spec_decode_num_drafts", "num_drafts", "Rounds that verified draft tokens"),
     ("vllm:spec_decode_num_draft_tokens", "num_draft_tokens", "Draft tokens verified"),
     ("vllm:spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
@@ -56,6 +58,7 @@ IMAGES = (
     ("eagle3:images_encoded", "images_encoded", "Images encoded"),
 )
 """Metrics of an engine with a vision model."""
+IMAGES_USAGE = "Share of the features' rows in use, 1 = all"
 PER_POSITION = (
     (
         "vllm:spec_decode_num_accepted_tokens_per_pos",
@@ -82,51 +85,89 @@ GAUGES = (
 )
 
 
-class EngineCollector(Collector):
+class LabelledCollector(Collector):
+    """Base of collectors that read counts at every scrape. All metrics have `labels`."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = labels
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        return self._filled(CounterMetricFamily(name, text, labels=LABELS), {(): value})
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        return self._filled(GaugeMetricFamily(name, text, labels=LABELS), {(): value})
+
+    def _counters_by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
+        """Return a counter for each value of a further label."""
+        family = CounterMetricFamily(name, text, labels=(*LABELS, label))
+        return self._filled(family, {(key,): value for key, value in values.items()})
+
+    def _gauges_by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
+        """Return a gauge for each value of a further label."""
+        family = GaugeMetricFamily(name, text, labels=(*LABELS, label))
+        return self._filled(family, {(key,): value for key, value in values.items()})
+
+    def _counters(self, rows: Rows, source: object) -> Iterable[Metric]:
+        return (self._counter(name, text, getattr(source, field)) for name, field, text in rows)
+
+    def _gauges(self, rows: Rows, source: object) -> Iterable[Metric]:
+        return (self._gauge(name, text, getattr(source, field)) for name, field, text in rows)
+
+    def _filled(
+        self,
+        family: CounterMetricFamily | GaugeMetricFamily,
+        values: Mapping[tuple[str, ...], float],
+    ) -> Metric:
+        for key, value in values.items():
+            family.add_metric((*self._labels, *key), value)
+        return family
+
+
+class CountsCollector(LabelledCollector):
+    """Fields of an object as counters and gauges."""
+
+    def __init__(
+        self, labels: Sequence[str], source: object, counters: Rows, gauges: Rows = ()
+    ) -> None:
+        super().__init__(labels)
+        self._source, self._rows = source, (counters, gauges)
+
+    def collect(self) -> Iterable[Metric]:
+        counters, gauges = self._rows
+        yield from self._counters(counters, self._source)
+        yield from self._gauges(gauges, self._source)
+
+
+class EngineCollector(LabelledCollector):
     """The engine's counters and gauges as of its latest step."""
 
     def __init__(self, labels: Sequence[str], read: Callable[[], EngineStats]) -> None:
-        self._labels = labels
+        super().__init__(labels)
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families from one snapshot."""
         stats = self._read()
-        for name, field, text in COUNTERS:
-            yield self._counter(name, text, getattr(stats, field))
-        for name, field, text in GAUGES:
-            yield self._gauge(name, text, getattr(stats, field))
-        yield self._waiting(stats)
-        yield self._sleep_state()
+        yield from self._counters(COUNTERS, stats)
+        yield from self._gauges(GAUGES, stats)
+        capacity = stats.num_waiting - stats.num_deferred
+        reasons = {"capacity": capacity, "deferred": stats.num_deferred}
+        name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
+        yield self._gauges_by("reason", name, text, reasons)
+        name, text = "vllm:engine_sleep_state", "1 for the state that the engine is in"
+        yield self._gauges_by("sleep_state", name, text, SLEEP_STATES)
         yield from self._sources(stats)
         if stats.tiers:
             yield from self._tiers(stats)
         if stats.encoder_cache_capacity:
-            yield from self._images(stats)
-        for name, field, text in PER_POSITION:
-            counts = {f"{position}": n for position, n in enumerate(getattr(stats, field))}
-            yield self._labelled(name, text, "position", counts)
-        name, text = "eagle3:spec_decode_rounds", "Rounds of a sequence by draft tokens made"
-        counts = {f"{drafted}": n for drafted, n in enumerate(stats.rounds_by_drafted)}
-        yield self._labelled(name, text, "drafted", counts)
-        reasons = {reason: getattr(stats, field) for reason, field in SKIPPED.items()}
-        name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
-        yield self._labelled(name, text, "reason", reasons)
-        yield self._accept_lengths(stats)
+            yield from self._counters(IMAGES, stats)
+            used = stats.encoder_cache_tokens / stats.encoder_cache_capacity
+            name, text = "eagle3:encoder_cache_usage_perc", IMAGES_USAGE
+            yield self._gauge(name, text, used)
+        yield from self._drafts(stats)
         if stats.synthetic_acceptance_length is not None:
             name, text = "eagle3:synthetic_acceptance_length", "Answers here are not the model's"
             yield self._gauge(name, text, stats.synthetic_acceptance_length)
-
-    def _waiting(self, stats: EngineStats) -> Metric:
-        """Return the number of waiting requests, by reason."""
-        name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
-        capacity = stats.num_waiting - stats.num_deferred
-        reasons = {"capacity": capacity, "deferred": stats.num_deferred}
-        return self._labelled_gauge(name, text, "reason", reasons)
-
-    def _sleep_state(self) -> Metric:
-        name, text = "vllm:engine_sleep_state", "1 for the state that the engine is in"
-        return self._labelled_gauge(name, text, "sleep_state", SLEEP_STATES)
 
     def _sources(self, stats: EngineStats) -> Iterable[Metric]:
         """Yield the sources of prompt tokens."""
@@ -134,58 +175,33 @@ class EngineCollector(Collector):
         sources = {"local_compute": stats.computed_prompt_tokens}
         sources |= {"local_cache_hit": found.device, "external_kv_transfer": found.below}
         name, text = "vllm:prompt_tokens_by_source", "Prompt tokens looked up, by where they were"
-        yield self._labelled(name, text, "source", sources)
+        yield self._counters_by("source", name, text, sources)
         tiers = {VLLMS_TIERS[tier]: tokens for tier, tokens in found._asdict().items()}
         name, text = "vllm:prompt_tokens_cached_by_source", "Prompt tokens found, by tier"
-        yield self._labelled(name, text, "source", tiers)
+        yield self._counters_by("source", name, text, tiers)
 
     def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
         """Yield tokens found below the devices, and the usage of each tier there."""
-        for name, field, text in BELOW:
-            yield self._counter(name, text, getattr(stats, field))
+        yield from self._counters(BELOW, stats)
         name, text = "eagle3:prompt_tokens_cached_by_tier", "Prompt tokens found, by tier"
-        yield self._labelled(name, text, "tier", stats.cached._asdict())
+        yield self._counters_by("tier", name, text, stats.cached._asdict())
         name, text = "eagle3:kv_tier_usage_perc", "Share of a tier's pages in use, 1 = all"
         shares = {room.tier: room.pages / room.total for room in stats.tiers}
-        yield self._labelled_gauge(name, text, "tier", shares)
-        for name, field, text in FAILURES:
-            yield self._counter(name, text, getattr(stats, field))
+        yield self._gauges_by("tier", name, text, shares)
+        yield from self._counters(FAILURES, stats)
         name, text = "eagle3:kv_foreign_files", "Files in --kv-offloading-dir that are no pages"
         yield self._gauge(name, text, stats.foreign_files)
 
-    def _images(self, stats: EngineStats) -> Iterable[Metric]:
-        for name, field, text in IMAGES:
-            yield self._counter(name, text, getattr(stats, field))
-        used = stats.encoder_cache_tokens / stats.encoder_cache_capacity
-        name, text = (
-            "eagle3:encoder_cache_usage_perc",
-            "Share of the features' rows in use, 1 = all",
-        )
-        yield self._gauge(name, text, used)
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        gauge = GaugeMetricFamily(name, text, labels=LABELS)
-        gauge.add_metric(self._labels, value)
-        return gauge
-
-    def _labelled_gauge(
-        self, name: str, text: str, label: str, values: Mapping[str, float]
-    ) -> Metric:
-        gauge = GaugeMetricFamily(name, text, labels=(*LABELS, label))
-        for key, value in values.items():
-            gauge.add_metric((*self._labels, key), value)
-        return gauge
-
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        counter = CounterMetricFamily(name, text, labels=LABELS)
-        counter.add_metric(self._labels, value)
-        return counter
-
-    def _labelled(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-        counter = CounterMetricFamily(name, text, labels=(*LABELS, label))
-        for key, value in values.items():
-            counter.add_metric((*self._labels, key), value)
-        return counter
+    def _drafts(self, stats: EngineStats) -> Iterable[Metric]:
+        """Yield the counts of draft tokens, by position, number and reason."""
+        for name, field, text in PER_POSITION:
+            yield self._counters_by("position", name, text, _by_index(getattr(stats, field)))
+        name, text = "eagle3:spec_decode_rounds", "Rounds of a sequence by draft tokens made"
+        yield self._counters_by("drafted", name, text, _by_index(stats.rounds_by_drafted))
+        reasons = {reason: getattr(stats, field) for reason, field in SKIPPED.items()}
+        name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
+        yield self._counters_by("reason", name, text, reasons)
+        yield self._accept_lengths(stats)
 
     def _accept_lengths(self, stats: EngineStats) -> Metric:
         """Return tokens per draft, with the bonus token. Sum over count is the accept length."""
@@ -196,3 +212,7 @@ class EngineCollector(Collector):
         total = stats.num_drafts + stats.num_accepted_tokens
         family.add_metric(self._labels, [*buckets, ("+Inf", stats.num_drafts)], total)
         return family
+
+
+def _by_index(counts: Iterable[int]) -> dict[str, int]:
+    return {f"{index}": count for index, count in enumerate(counts)}

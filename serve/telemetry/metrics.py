@@ -5,104 +5,35 @@ outputs of a request, each of which may have several tokens. Time per output tok
 number of tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from eagle3_jax.engine import EngineConfig, EngineStats, Request, RequestOutput
 from serve.kv_transfer.transfers import Transfers
-from serve.telemetry.engine_metrics import LABELS, EngineCollector
+from serve.telemetry.engine_metrics import LABELS, CountsCollector, EngineCollector
 from serve.telemetry.http_metrics import TOKENS, HttpMetrics
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GIB = 2**30
 PRODUCED = (
     ("eagle3:kv_transfer_bytes_sent", "bytes_sent", "Bytes of pages sent to other servers"),
     ("eagle3:kv_transfers_acknowledged", "acknowledged", "Prompts fetched by other servers"),
     ("eagle3:kv_transfers_expired", "expired", "Prompts that no server fetched in time"),
 )
+KEPT = (("eagle3:kv_transfers_kept", "num_kept", "Prompts kept for other servers"),)
 CONSUMED = (
     ("eagle3:kv_transfer_bytes_received", "bytes", "Bytes of pages of other servers"),
     ("eagle3:kv_transfer_pages_failed", "failed", "Pages that did not come, or came wrong"),
 )
-
-
-class KVTransferCollector(Collector):
-    """The counters of a server as producer, consumer or both, at the time of a scrape."""
-
-    def __init__(self, labels: Sequence[str], transfers: Transfers) -> None:
-        self._labels, self._transfers = labels, transfers
-
-    def collect(self) -> Iterable[Metric]:
-        server, puller = self._transfers.server, self._transfers.puller
-        ends = ((server, PRODUCED), (puller and puller.counts, CONSUMED))
-        for counts, rows in ends:
-            for name, field, text in rows if counts is not None else ():
-                counter = CounterMetricFamily(name, text, labels=LABELS)
-                counter.add_metric(self._labels, getattr(counts, field))
-                yield counter
-        if server is not None:
-            text = "Prompts kept for other servers"
-            gauge = GaugeMetricFamily("eagle3:kv_transfers_kept", text, labels=LABELS)
-            gauge.add_metric(self._labels, server.num_kept)
-            yield gauge
-
-
-COUNTERS = (
+EVENTS = (
     ("eagle3:kv_events_published", "published", "KV events sent to subscribers"),
     ("eagle3:kv_event_batches_dropped", "dropped", "Batches of KV events lost to a full queue"),
 )
-
-
-class KVEventCounts(Protocol):
-    """The counters of a publisher."""
-
-    @property
-    def published(self) -> int: ...
-    @property
-    def dropped(self) -> int: ...
-
-
-class KVEventCollector(Collector):
-    """A publisher's counters at the time of a scrape."""
-
-    def __init__(self, labels: Sequence[str], counts: KVEventCounts) -> None:
-        self._labels = labels
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        for name, field, text in COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=LABELS)
-            counter.add_metric(self._labels, getattr(self._counts, field))
-            yield counter
-
-
-GIB = 2**30
-
-
-def cache_facts(config: EngineConfig, memory_share: float | None) -> dict[str, str]:
-    """Return labels and their values. "None" is vLLM's word for an unset value.
-
-    num_gpu_blocks excludes the scratch page; kv_offloading_size is in GiB.
-    """
-    pages = config.pool_pages - 1
-    offloaded = config.kv_offloading_bytes
-    facts = {
-        "block_size": config.page_tokens,
-        "num_gpu_blocks": pages,
-        "kv_cache_size_tokens": pages * config.page_tokens,
-        "cache_dtype": config.kv_cache_dtype,
-        "enable_prefix_caching": config.enable_prefix_caching,
-        "prefix_caching_hash_algo": "blake2b",
-        "gpu_memory_utilization": memory_share,
-        "kv_offloading_backend": "native" if offloaded else None,
-        "kv_offloading_size": f"{offloaded / GIB:g}" if offloaded else None,
-    }
-    return {label: str(value) for label, value in facts.items()}
-
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
 SHORT_S += (0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
@@ -167,22 +98,37 @@ class Metrics:
         """Add the statistics of an engine."""
         self.registry.register(EngineCollector(self._labels, read))
 
-    def watch_kv_events(self, counts: KVEventCounts) -> None:
-        """Add the counters of published KV events."""
-        self.registry.register(KVEventCollector(self._labels, counts))
+    def watch_kv_events(self, publisher: object) -> None:
+        """Add the counters of a publisher of KV events."""
+        self.registry.register(CountsCollector(self._labels, publisher, EVENTS))
 
     def watch_kv_transfers(self, transfers: Transfers) -> None:
-        """Add the counters of transfers between servers."""
-        self.registry.register(KVTransferCollector(self._labels, transfers))
+        """Add the counters of transfers between servers, at the ends that this server is."""
+        if (server := transfers.server) is not None:
+            self.registry.register(CountsCollector(self._labels, server, PRODUCED, KEPT))
+        if (puller := transfers.puller) is not None:
+            self.registry.register(CountsCollector(self._labels, puller.counts, CONSUMED))
 
     def describe_cache(self, config: EngineConfig, memory_share: float | None = None) -> None:
-        """Add the constant properties of the KV cache, as labels.
+        """Add the constant properties of the KV cache, as labels. "None" is an unset value in vLLM.
 
-        `memory_share` is the fraction of each GPU's memory that sizes it; None if it has another
-        size.
+        `num_gpu_blocks` excludes the scratch page; `kv_offloading_size` is in GiB. `memory_share`
+        is the fraction of each GPU's memory that sizes the cache; None if it has another size.
         """
-        facts = cache_facts(config, memory_share)
-        labels = dict(zip(LABELS, self._labels, strict=True)) | facts
+        pages, offloaded = config.pool_pages - 1, config.kv_offloading_bytes
+        facts = {
+            "block_size": config.page_tokens,
+            "num_gpu_blocks": pages,
+            "kv_cache_size_tokens": pages * config.page_tokens,
+            "cache_dtype": config.kv_cache_dtype,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "prefix_caching_hash_algo": "blake2b",
+            "gpu_memory_utilization": memory_share,
+            "kv_offloading_backend": "native" if offloaded else None,
+            "kv_offloading_size": f"{offloaded / GIB:g}" if offloaded else None,
+        }
+        labels = dict(zip(LABELS, self._labels, strict=True))
+        labels |= {label: str(value) for label, value in facts.items()}
         name, text = "vllm:cache_config_info", "The KV cache, as labels"
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
 
@@ -246,3 +192,35 @@ class Metrics:
 
     def _observe(self, name: str, value: float) -> None:
         self._histograms[name].observe(value)
+
+
+def render(registry: CollectorRegistry) -> str:
+    """Return all metrics of the registry in text format 0.0.4, without `_created` series.
+
+    prometheus_client writes a counter of a million as `1e+06`. Collectors that read only digits and
+    dots parse that as 1. Here integers stay integers and no number has an exponent.
+    """
+    return "".join(_render_metric(metric) for metric in registry.collect())
+
+
+def _render_metric(metric: Metric) -> str:
+    name = metric.name + ("_total" if metric.type == "counter" else "")
+    lines = [f"# HELP {name} {metric.documentation}", f"# TYPE {name} {metric.type}"]
+    samples = (s for s in metric.samples if not s.name.endswith("_created"))
+    lines += [_render_sample(sample) for sample in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _render_sample(sample: Sample) -> str:
+    labels = ",".join(f'{key}="{_escape(value)}"' for key, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}} {_decimal(sample.value)}"
+
+
+def _decimal(value: float) -> str:
+    if float(value).is_integer():
+        return str(int(value))
+    return f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

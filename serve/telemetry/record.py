@@ -10,7 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.asgi.root_path import below_root
+from serve.asgi.errors import below_root
 from serve.engine.choices import Choices
 
 REQUEST_ID = "x-request-id"

@@ -23,7 +23,7 @@ from serve.demo.corpus.conversation import Message
 from serve.images.reader import ImageReader, NoImages
 from serve.images.sources import ImageSource
 from serve.openai.content import read_content, sources_in
-from serve.openai.prompts.history import template_messages
+from serve.openai.history import template_messages
 
 THINKING = ("auto", "on", "off")
 TEXT_ALONE = NoImages()

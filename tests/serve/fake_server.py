@@ -19,9 +19,8 @@ from fake_engine import MAX_MODEL_LEN, CharTokenizer, FakeEngine
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.grammars.interface import Grammars
 from serve.app import create_app
-from serve.asgi.listening.accepting import raise_limit, room_for_connections
-from serve.asgi.listening.graceful import GracefulServer, bind, run_to_end
-from serve.asgi.listening.tls import tls_context
+from serve.asgi.accepting import raise_limit, room_for_connections, tls_context
+from serve.asgi.graceful import GracefulServer, bind, run_to_end
 from serve.chat_format.format import choose_reading
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.messages import EngineLike

@@ -8,7 +8,7 @@ import pytest
 from oracle_files import ORACLES
 
 from convert.conversion.cli import main as convert_main
-from serve.asgi.listening.graceful import bind
+from serve.asgi.graceful import bind
 from serve.cli import main as serve_main
 from serve.generate.cli import main as generate_main
 

@@ -13,7 +13,7 @@ from fake_server import Served, build_service
 from docs.generator import ROOT
 from docs.generator.parsers import parser_of
 from serve.app import create_app
-from serve.asgi.listening.graceful import CONNECTION_TIMEOUT_S
+from serve.asgi.graceful import CONNECTION_TIMEOUT_S
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 

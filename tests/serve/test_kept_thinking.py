@@ -9,7 +9,7 @@ from chat_tokenizers import MINIMAX_TEMPLATE, kimi, minimax, with_template
 from fake_server import Serve, Served
 
 from convert.text.tokenizer import Tokenizer
-from serve.openai.prompts.thinking import warn_of_unkept_thinking
+from serve.openai.thinking_variables import warn_of_unkept_thinking
 
 TEMPLATE = """\
 {%- macro thought(m) -%}REASONING{%- endmacro -%}

@@ -13,7 +13,7 @@ import openai
 from openai.types.chat import ChatCompletionMessage
 
 from serve.demo.corpus.conversation import Message
-from serve.openai.prompts.history import REASONING
+from serve.openai.history import REASONING
 
 RETRIES = 6
 """Retries of a request that found no server or a busy one, with growing delays."""

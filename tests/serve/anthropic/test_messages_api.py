@@ -22,7 +22,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from serve.anthropic.answer import PING, MessageAnswer, with_pings
 from serve.anthropic.choices import ReadChoices
 from serve.anthropic.content import Content, read_input
-from serve.asgi.error_forms import ANTHROPIC_PATH
+from serve.asgi.errors import ANTHROPIC_PATH
 from serve.chat_format.parser import AnswerParser
 from serve.engine.errors import ShuttingDown
 from serve.engine.stream import OutputStream

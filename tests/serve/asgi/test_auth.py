@@ -10,7 +10,7 @@ from fake_server import Served
 from fastapi import FastAPI
 
 from serve.asgi.auth import Authenticate, Client
-from serve.asgi.listening.graceful import bind, exposure
+from serve.asgi.graceful import bind, exposure
 from serve.options.operations import Operations
 from serve.options.serve_flags import parse_serve_flags
 

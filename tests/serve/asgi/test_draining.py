@@ -14,7 +14,7 @@ from fake_server import Served, build_service, wait_for
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app
-from serve.asgi.listening.graceful import GracefulServer
+from serve.asgi.graceful import GracefulServer
 from serve.engine.errors import EngineDead
 from serve.engine.stream import OutputStream
 from serve.openai.service import Service
@@ -133,7 +133,7 @@ def test_a_request_that_the_engine_has_not_seen_is_waited_for_and_answered(stage
 def test_what_is_not_ready_in_time_is_told_so_and_not_waited_for(
     stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.asgi.listening.graceful.ABORT_S", 0.05)
+    monkeypatch.setattr("serve.asgi.graceful.ABORT_S", 0.05)
     held, fields, asked = stage
     answer = asyncio.run(drained(held, fields, asked(held), drain_timeout_s=0.2, ends=False))
     assert answer.status_code == 503

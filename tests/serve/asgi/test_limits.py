@@ -18,7 +18,7 @@ from fake_engine import CharTokenizer, FakeEngine, expected_answer
 from fake_server import Served, wait_for
 from pydantic import ValidationError
 
-from serve.asgi.listening.accepting import raise_limit, room_for_connections
+from serve.asgi.accepting import raise_limit, room_for_connections
 from serve.openai.protocol import ChatCompletionRequest, CompletionRequest
 from serve.options.operations import Operations
 from serve.telemetry.logs import JsonFormatter, OncePerSecond, log_requests

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from convert.text.json_pieces import PIECE_CHARS, JsonList, JsonNumbers, JsonText, json_pieces
-from serve.asgi.pieces import TURN_S, in_turns
+from serve.asgi.sse import TURN_S, in_turns
 
 NUMBERS = list(range(10_000))
 LONG = 'a"\\\ud800\n' * PIECE_CHARS

@@ -11,9 +11,9 @@ import pytest
 from fake_engine import FakeEngine
 from fake_server import Served
 
+from serve.asgi.accepting import tls_context
+from serve.asgi.graceful import bind
 from serve.asgi.known_hosts import checks_hosts
-from serve.asgi.listening.graceful import bind
-from serve.asgi.listening.tls import tls_context
 from serve.options.http import Cors, HttpOptions, Tls
 from serve.options.operations import Operations
 from serve.options.serve_flags import parse_serve_flags

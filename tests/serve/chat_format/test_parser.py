@@ -17,8 +17,8 @@ from serve.chat_format.format import CHAT_FORMATS, choose_reading
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import end_of_open_reasoning
-from serve.openai.answers.responses import whole_message
-from serve.openai.prompts.history import template_messages
+from serve.openai.chat_message import whole_message
+from serve.openai.history import template_messages
 
 
 def pieces_of(reader: AnswerParser, answers: Sequence[Answer]) -> list[AnswerParts]:

@@ -7,8 +7,7 @@ import pytest
 from chat_tokenizers import kimi, minimax, reading_of
 
 from convert.text.tokenizer import Tokenizer
-from serve.chat_format.parser import AnswerParser
-from serve.chat_format.token_parts import TokenParts
+from serve.chat_format.parser import AnswerParser, TokenParts
 
 CALLS = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"

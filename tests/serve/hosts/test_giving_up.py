@@ -13,7 +13,7 @@ from fake_server import build_service
 from fastapi import FastAPI
 
 from serve.app import create_app
-from serve.asgi.listening.graceful import GracefulServer
+from serve.asgi.graceful import GracefulServer
 
 BODY = {"prompt": "abc", "max_tokens": 40}
 
@@ -60,7 +60,7 @@ def test_streams_whole_answers_and_requests_that_wait_all_end(
 ) -> None:
     """And the process ends by itself after eight seconds."""
     timer = Mock()
-    monkeypatch.setattr("serve.asgi.listening.graceful.threading.Timer", timer)
+    monkeypatch.setattr("serve.asgi.graceful.threading.Timer", timer)
     (stream, whole, waiting, health), status = asyncio.run(give_up_while_hanging())
     assert stream.text.endswith("data: [DONE]\n\n") and "lost process 1" in stream.text
     for answer in (whole, waiting):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from serve.asgi.listening.graceful import CONNECTION_TIMEOUT_S
+from serve.asgi.graceful import CONNECTION_TIMEOUT_S
 from serve.options.hosts import HostOptions
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions

@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
 from serve.kv_transfer.consumer import Puller
 from serve.kv_transfer.producer import PageServer, _requested_pages
-from serve.telemetry.exposition import render
-from serve.telemetry.metrics import Metrics
+from serve.telemetry.metrics import Metrics, render
 
 LOST, FOREIGN = 5, 200
 """The page that is read when its name ends, and what its slot holds then."""

@@ -13,7 +13,7 @@ from scripted_engine import AnyGrammars
 
 from serve.chat_format.format import choose_reading
 from serve.chat_format.parts import AnswerParts, CallPart
-from serve.openai.answers.responses import delta
+from serve.openai.chat_message import delta
 
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 

@@ -9,7 +9,7 @@ import pytest
 from fake_server import Served
 
 import eagle3_jax
-from serve.openai.answers.logprob_forms import LEAST, TextOffsets, token_text
+from serve.openai.logprob_forms import LEAST, TextOffsets, token_text
 from serve.pair.loading import LoadedPair
 
 pytestmark = pytest.mark.xdist_group("served pair")

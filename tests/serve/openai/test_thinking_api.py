@@ -14,7 +14,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.sampling.thinking import ThinkingBudget
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
-from serve.openai.prompts.thinking import warn_of_one_effort
+from serve.openai.thinking_variables import warn_of_one_effort
 
 CHAT = "/v1/chat/completions"
 

@@ -10,13 +10,11 @@ import pytest
 import yaml
 from fake_engine import FakeEngine
 from fake_server import Served, served
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator import ROOT
 from serve.kv_transfer.consumer import TransferCounts
-from serve.telemetry.exposition import render
-from serve.telemetry.metrics import KVTransferCollector
+from serve.telemetry.metrics import Metrics, render
 
 OURS = json.loads((ROOT / "docs/deploy/grafana.json").read_text(encoding="utf-8"))
 METRICS: dict[str, str] = yaml.safe_load(
@@ -58,9 +56,9 @@ def exported_by_all() -> Samples:
     ends: Any = SimpleNamespace(
         server=SimpleNamespace(**counts), puller=SimpleNamespace(counts=TransferCounts())
     )
-    registry = CollectorRegistry()
-    registry.register(KVTransferCollector(("m", "0"), ends))
-    return samples(text + render(registry))
+    metrics = Metrics("m")
+    metrics.watch_kv_transfers(ends)
+    return samples(text + render(metrics.registry))
 
 
 def targets() -> list[dict[str, Any]]:

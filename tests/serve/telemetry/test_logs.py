@@ -109,7 +109,7 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from serve.telemetry.tracing import spans
+    from serve.telemetry.observers import spans
 
     exporter = InMemorySpanExporter()
     seen: list[RequestRecord] = []
@@ -138,7 +138,7 @@ def test_a_request_is_a_span_with_the_names_for_generative_ai_under_its_callers(
 
 def test_spans_that_wait_are_sent_before_the_server_ends() -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from serve.telemetry.tracing import trace_to
+    from serve.telemetry.observers import trace_to
 
     bodies: list[bytes] = []
 

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_jax.engine import EngineConfig, Request, RequestOutput, Round
 from eagle3_jax.sampling.params import SamplingParams
-from serve.telemetry.exposition import render
-from serve.telemetry.metrics import Metrics
+from serve.telemetry.metrics import Metrics, render
 
 PROMPT = {"prompt": "abcd", "max_tokens": 6}
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from serve.asgi.json_body import refuse_too_much
-from serve.chat_format.calls.arguments import is_too_deep, read_arguments, text_of, unwrapped
+from serve.chat_format.call_arguments import is_too_deep, read_arguments, text_of, unwrapped
 from serve.chat_format.format import ChatFormat
 from serve.chat_format.reasoning import REASONING
 

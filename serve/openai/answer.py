@@ -13,17 +13,24 @@ from fastapi import Response
 from convert.text.json_pieces import JsonList, JsonNumbers, JsonText, dumps, json_pieces
 from eagle3_jax.engine import Request
 from serve.asgi.auth import client_of
-from serve.asgi.sse import DONE, ClientGone, EventStream, WholeBody, event, until_disconnect
-from serve.asgi.synthetic_header import synthetic_field
+from serve.asgi.sse import (
+    DONE,
+    ClientGone,
+    EventStream,
+    WholeBody,
+    event,
+    synthetic_field,
+    until_disconnect,
+)
 from serve.chat_format.marked_text import TokenBytes
 from serve.engine.choices import Choices, ChoiceState, Part
 from serve.engine.stream import OutputStream
-from serve.openai.answers.logprob_forms import logprobs_by_id
-from serve.openai.answers.responses import usage
-from serve.openai.answers.spec_metrics import measure
+from serve.openai.chat_message import usage
 from serve.openai.kv_transfer import with_transfer
+from serve.openai.logprob_forms import logprobs_by_id
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
+from serve.openai.spec_metrics import measure
 
 
 class TokenOrigins:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 
+from serve.asgi.accepting import accept
+from serve.asgi.connection import Waiting, timed_connection
 from serve.asgi.in_flight import InFlightRequests
-from serve.asgi.listening.accepting import accept
-from serve.asgi.listening.connection import Waiting, timed_connection
 from serve.engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)

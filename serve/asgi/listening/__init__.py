@@ -1,1 +1,0 @@
-"""The socket side of the server: accepting, connection timeouts, TLS and shutdown."""

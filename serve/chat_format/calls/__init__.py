@@ -1,1 +1,0 @@
-"""Tool calls in the history of a conversation."""

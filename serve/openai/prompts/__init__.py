@@ -1,1 +1,0 @@
-"""Converts the fields of a chat to its prompt."""
