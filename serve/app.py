@@ -28,8 +28,6 @@ from serve.options.http import HttpOptions
 from serve.options.operations import Operations
 from serve.page import page_router
 from serve.responses.endpoint import responses_router
-from serve.responses.store import ResponseStores
-from serve.responses.stored import stored_router
 from serve.sglang.abort import abort_router
 from serve.sglang.generate import generate_router
 from serve.sglang.health import health_router
@@ -88,13 +86,11 @@ def create_app(
     app.root_path = http.root_path
     install_error_handlers(app)
     _add_middleware(app, service, operations, http, record_handlers)
-    responses = ResponseStores(len(operations.api_keys))
     for router in (
         completions_router(service),
         chat_router(service),
         messages_router(service),
-        responses_router(service, responses, operations.max_body_bytes),
-        stored_router(responses),
+        responses_router(service, len(operations.api_keys), operations.max_body_bytes),
         generate_router(service),
         abort_router(service.engine),
         tokenization_router(service),

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from eagle3_jax.config.brief import brief
@@ -32,6 +32,31 @@ def parse_value(text: str, **options: Any) -> Any:
     if _deeper_than(_DEEPEST, value):
         raise ValueError("it is nested too deeply")
     return value
+
+
+def parse_flag(
+    flag: str, text: str, fields: Mapping[str, tuple[Callable[[Any], bool], str]]
+) -> dict[str, Any]:
+    """Parse the JSON object that a flag takes, and return its fields that are not null.
+
+    `fields` has the known ones, each with a check and the description of its values.
+
+    Raises ValueError that names the flag, and the field that is unknown or has another value.
+    """
+    try:
+        given = parse_value(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} is not valid JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"{flag} must be a JSON object; got {brief(given)}")
+    if unknown := sorted(given.keys() - fields.keys()):
+        raise ValueError(f"{flag}: unknown fields {unknown}; there are {', '.join(fields)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        allowed, expected = fields[name]
+        if not allowed(value):
+            raise ValueError(f"{flag} {name} must be {expected}; got {brief(value)}")
+    return given
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

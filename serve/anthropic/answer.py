@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from convert.text.json_pieces import json_pieces
-from serve.anthropic.choices import ReadChoices
-from serve.anthropic.content import NamedEvent
+from serve.anthropic.content import ContentBlocks
 from serve.asgi.errors import anthropic_form, as_api_error
 from serve.asgi.sse import named_event
-from serve.engine.choices import ChoiceState
+from serve.chat_format.parser import AnswerParser
+from serve.engine.choices import Choices, ChoiceState, ends_with_stop_id
 from serve.engine.errors import EngineError, ShuttingDown
 from serve.engine.stream import OutputStream
+from serve.openai.answer_items import Event
 
 PING: dict[str, Any] = {"type": "ping"}
 PING_S = 10.0
 
 
 async def with_pings(
-    events: AsyncIterator[list[dict[str, Any]]], every_s: float = PING_S
-) -> AsyncIterator[list[dict[str, Any]]]:
+    events: AsyncIterator[list[Event]], every_s: float = PING_S
+) -> AsyncIterator[list[Event]]:
     """Yield the same lists of events, and a ping after every `every_s` seconds without one."""
     while True:
         coming = asyncio.ensure_future(anext(events, None))
@@ -38,15 +39,19 @@ async def with_pings(
 class MessageAnswer:
     """An answer with one choice. `limit`: its token limit. `synthetic`: fields of every event."""
 
-    choices: ReadChoices
+    choices: Choices
+    parser: AnswerParser
+    content: ContentBlocks
     limit: int
     model: str
     request_id: str
     synthetic: dict[str, float]
 
-    async def whole(self) -> Iterable[str]:
+    async def whole(self, stream: OutputStream) -> Iterable[str]:
         """Return the message as one body. Raises ShuttingDown if the server aborted the answer."""
-        message = self._message(self.choices.content.blocks, self._stop(), self._usage())
+        async for _ in self._events(stream):
+            pass
+        message = self._message(self.content.items, self._stop(), self._usage())
         return json_pieces(message | self.synthetic)
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
@@ -60,25 +65,29 @@ class MessageAnswer:
             _, body = anthropic_form(told.status, told.message, told.param, self.request_id)
             yield self._written(body)
 
-    async def _events(self, stream: OutputStream) -> AsyncIterator[list[NamedEvent]]:
+    async def _events(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
         """Yield each output's events. The first has the cached token count for message_start."""
         begun = False
-        async for state, _ in self.choices.follow(stream):
-            start = () if begun else self._start()
-            end = self._end() if state.finish_reason is not None else ()
-            yield [*start, *self.choices.added, *end]
+        async for state, output in self.choices.follow(stream):
+            last = state.finish_reason is not None
+            events = [] if begun else [*self._start()]
+            for parts in self.parser.take_each(output.token_ids, output.text, final=last):
+                events += self.content.take(parts)
+            if last:
+                events += [*self.content.end(cut=not ends_with_stop_id(state)), *self._end()]
+            yield events
             begun = True
 
     @property
     def _state(self) -> ChoiceState:
         return self.choices.states[0]
 
-    def _start(self) -> Iterator[NamedEvent]:
+    def _start(self) -> Iterator[Event]:
         unended = {"stop_reason": None, "stop_sequence": None}
         yield {"type": "message_start", "message": self._message([], unended, self._usage())}
         yield PING
 
-    def _end(self) -> Iterator[NamedEvent]:
+    def _end(self) -> Iterator[Event]:
         yield {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
         yield {"type": "message_stop"}
 
@@ -101,7 +110,7 @@ class MessageAnswer:
             case "stop" if matched is not None:
                 reason = "stop_sequence"
             case "stop":
-                reason = "tool_use" if self.choices.has_calls else "end_turn"
+                reason = "tool_use" if self.parser.has_calls else "end_turn"
             case _:
                 raise ShuttingDown
         return {"stop_reason": reason, "stop_sequence": matched}
@@ -117,5 +126,5 @@ class MessageAnswer:
             **counts.cached_details,
         }
 
-    def _written(self, event: NamedEvent) -> Iterable[str]:
-        return named_event(event["type"], event | self.synthetic)
+    def _written(self, event: Event) -> Iterable[str]:
+        return named_event(event | self.synthetic)

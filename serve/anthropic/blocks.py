@@ -4,8 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
+from serve.openai.unsupported import KnownFields, Neutral, only
 
+CacheControl = dict[str, Any] | None
+"""Accepted without effect: every full page of a prompt is cached and shared anyway."""
 TEXT_ONLY = "send text"
 NO_MORE = "send text and images"
 

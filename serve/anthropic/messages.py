@@ -8,13 +8,13 @@ from pydantic import BaseModel
 from starlette.datastructures import Headers
 
 from serve.anthropic.answer import MessageAnswer
-from serve.anthropic.choices import ReadChoices
-from serve.anthropic.content import Content
+from serve.anthropic.content import ContentBlocks
 from serve.anthropic.protocol import NAMES, Conversation, MessagesRequest
 from serve.asgi.auth import client_of
 from serve.asgi.errors import fields_renamed, invalid_request
 from serve.asgi.json_body import JsonRoute, templating
 from serve.asgi.sse import synthetic_field
+from serve.engine.choices import Choices
 from serve.openai.answer import respond
 from serve.openai.chat import answer_parser, chat_prompt, plan_chat, read_images
 from serve.openai.service import Service
@@ -57,14 +57,10 @@ def messages_router(service: Service) -> APIRouter:
                 service, body.chat, client=client_of(request).name
             )
             (planned,) = await service.compile_grammars(requests)
-        choices = ReadChoices(
-            planned,
-            answer_parser(service, body.chat, end_of_reasoning),
-            Content(shows_thinking=body.shows_thinking),
-            prompt_only=body.chat.prompt_only,
-        )
         under_way = MessageAnswer(
-            choices,
+            Choices([planned], 1, prompt_only=body.chat.prompt_only),
+            answer_parser(service, body.chat, end_of_reasoning),
+            ContentBlocks(shows_thinking=body.shows_thinking),
             limit=body.max_tokens,
             model=body.model or service.model.names[0],
             request_id=request.state.record.request_id,

@@ -6,18 +6,17 @@ Unsupported and unknown fields are refused: ignoring an option would change the 
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from serve.anthropic.blocks import AssistantTurn, Texts, Turn
-from serve.anthropic.fields import CacheControl, KnownFields, Neutral, refused
+from serve.anthropic.blocks import AssistantTurn, CacheControl, Texts, Turn
 from serve.anthropic.history import chat_messages
 from serve.anthropic.thinking import ThinkingConfig
 from serve.anthropic.tools import Tool, ToolChoice
-from serve.asgi.errors import invalid_option
-from serve.asgi.first_error import FirstErrorOnly
+from serve.asgi.body_models import FirstErrorOnly
+from serve.asgi.errors import fields_renamed, invalid_option, unsupported_option
 from serve.chat_format.thinking_switch import PRESERVE
 from serve.openai.protocol import ChatCompletionRequest, SpeculativeOptions
+from serve.openai.unsupported import KnownFields, Neutral
 
 KEEP_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 """The edit that clears no thinking, which chats call `preserve_thinking`."""
@@ -101,7 +100,7 @@ class Conversation(KnownFields, FirstErrorOnly):
     @classmethod
     def _refuse_other_edits(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
         if given not in (None, {}, {"edits": []}, KEEP_ALL):
-            raise refused("context_management", "leave it out, or keep all thinking")
+            raise unsupported_option("context_management", "leave it out, or keep all thinking")
         return given
 
     @model_validator(mode="after")
@@ -114,12 +113,9 @@ class Conversation(KnownFields, FirstErrorOnly):
 
     @cached_property
     def chat(self) -> ChatOfMessages:
-        """The chat of this body. Raises RequestValidationError for an invalid one."""
-        try:
+        """The chat of this body. Raises ApiError for an invalid one."""
+        with fields_renamed(NAMES):
             return ChatOfMessages.model_validate(self._chat_fields())
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise RequestValidationError([_renamed(first)]) from None
 
     @property
     def shows_thinking(self) -> bool:
@@ -160,11 +156,3 @@ class MessagesRequest(Conversation):
         same = ("max_tokens", "temperature", "top_k", "top_p", "stream", "seed")
         given = {name: getattr(self, name) for name in same} | {"stop": self.stop_sequences}
         return super()._chat_fields() | given | {"speculative": self.speculative}
-
-
-def _renamed(error: Any) -> Any:
-    """Return a chat's error with the field's name in messages."""
-    context = error.get("ctx", {})
-    if (name := NAMES.get(context.get("param", ""))) is None:
-        return error
-    return {**error, "msg": f"{name}: {error['msg']}", "ctx": {**context, "param": name}}

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from serve.anthropic.blocks import ThinkingBlock
-from serve.anthropic.fields import KnownFields, refused
-from serve.asgi.errors import invalid_option
+from serve.asgi.errors import invalid_option, unsupported_option
+from serve.openai.unsupported import KnownFields
 
 HOLDS_TEXT = "text-"
 """Prefix of a signature that contains the reasoning itself."""
@@ -28,7 +28,7 @@ class ThinkingConfig(KnownFields):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.type == "between_tools":
-            raise refused("thinking of type 'between_tools'", "use adaptive")
+            raise unsupported_option("thinking of type 'between_tools'", "use adaptive")
         if self.budget_tokens is not None and self.type != "enabled":
             raise invalid_option("thinking", "thinking: budget_tokens needs type enabled")
         return self

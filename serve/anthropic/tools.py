@@ -4,9 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from serve.anthropic.fields import CacheControl, KnownFields, Neutral, only
+from serve.anthropic.blocks import CacheControl
+from serve.asgi.body_models import RawPreservingModel
 from serve.asgi.errors import invalid_option
-from serve.asgi.first_error import RawPreservingModel
+from serve.openai.unsupported import KnownFields, Neutral, only
 
 IN_CHATS = {
     "name": "name",

@@ -74,10 +74,15 @@ def invalid_option(param: str, message: str, *, code: str = "invalid_value") -> 
     return PydanticCustomError("invalid_option", "{message}", context)
 
 
-def unsupported_option(param: str, instead: str = "leave it out") -> PydanticCustomError:
-    """Return the error that a pydantic validator raises for an option that is not implemented."""
-    message = f"{param} is not implemented in this release; {instead}"
-    return invalid_option(param, message, code="unsupported_option")
+def unsupported_option(
+    what: str, instead: str = "leave it out", *, param: str | None = None
+) -> PydanticCustomError:
+    """Return the error that a validator raises for what is not implemented, such as a field.
+
+    `param` is the field that the error names, if it is not `what`.
+    """
+    message = f"{what} is not implemented in this release; {instead}"
+    return invalid_option(what if param is None else param, message, code="unsupported_option")
 
 
 def context_exceeded(context: int, has: str, *, param: str = "prompt") -> ApiError:

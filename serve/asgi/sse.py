@@ -41,9 +41,9 @@ def event(body: Any) -> Iterator[str]:
     yield "\n\n"
 
 
-def named_event(name: str, body: Any) -> Iterator[str]:
-    """Yield the texts of one event with its name, for protocols whose clients use it."""
-    yield f"event: {name}\n"
+def named_event(body: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of one event with its `type` as name, for protocols whose clients use it."""
+    yield f"event: {body['type']}\n"
     yield from event(body)
 
 

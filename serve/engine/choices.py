@@ -33,6 +33,11 @@ Part = ChoiceState | RequestOutput
 """A whole choice, or one output of it."""
 
 
+def ends_with_stop_id(part: Part) -> bool:
+    """Return whether its last token is a stop id: it has ended, but not by a stop string."""
+    return part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
+
+
 @dataclass(frozen=True)
 class TokenCounts:
     """Token counts: a prompt counts once for all its choices; `found` tokens were cached."""

@@ -1,18 +1,34 @@
 """Parse --kv-events-config, which has vLLM's fields."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from convert.files.json_object import parse_value
+from convert.files.json_object import parse_flag
 
 FLAG = "--kv-events-config"
 HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
 SCHEMES = ("tcp://", "ipc://", "inproc://")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("*", "0.0.0.0")
+SWITCH = (lambda value: type(value) is bool, "true or false")
+ADDRESS = (lambda value: isinstance(value, str), "an address of ZeroMQ")
+COUNT = (lambda value: type(value) is int and value > 0, "an integer above 0")
+FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "enable_kv_cache_events": SWITCH,
+    "publisher": (lambda value: value in ("zmq", "null"), "'zmq' or 'null'"),
+    "endpoint": ADDRESS,
+    "replay_endpoint": ADDRESS,
+    "buffer_steps": COUNT,
+    "hwm": COUNT,
+    "max_queue_size": COUNT,
+    "topic": (lambda value: isinstance(value, str), "a text"),
+    "lookahead_token_ids": SWITCH,
+}
+"""Fields of the flag, with a check and a description of their values. All but the last are vLLM's.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +79,9 @@ def read_kv_events_config(
     """Parse the configuration, None if events are off; ValueError names flag and field."""
     if text is None:
         return None
-    fields = _read_json(text)
+    fields = parse_flag(FLAG, text, FIELDS)
     enabled = fields.pop("enable_kv_cache_events", False)
     publisher = fields.pop("publisher", "zmq")
-    if publisher not in ("zmq", "null"):
-        raise ValueError(f"{FLAG} publisher must be 'zmq' or 'null'; got {publisher!r}")
     for name in ("endpoint", "replay_endpoint"):
         if not str(fields.get(name, SCHEMES[0])).startswith(SCHEMES):
             kinds = ", ".join(SCHEMES)
@@ -79,39 +93,7 @@ def read_kv_events_config(
     return KVEventsConfig(**fields, int_hashes=environment.get(HASHES_VARIABLE, "1") != "0")
 
 
-def _read_json(text: str) -> dict[str, Any]:
-    """Return the given fields after checking their types."""
-    try:
-        fields = parse_value(text)
-    except ValueError as error:
-        raise ValueError(f"{FLAG} is not valid JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{FLAG} must be a JSON object; got {text}")
-    if unknown := sorted(fields.keys() - FIELDS.keys()):
-        raise ValueError(f"{FLAG}: unknown fields {unknown}; there are {', '.join(FIELDS)}")
-    given = {name: value for name, value in fields.items() if value is not None}
-    for name, value in given.items():
-        kind, expected = FIELDS[name]
-        if type(value) is not kind or (kind is int and value < 1):
-            raise ValueError(f"{FLAG} {name} must be {expected}; got {value!r}")
-    return given
-
-
 def _packages_are_installed() -> bool:
     with suppress(ModuleNotFoundError):
         return find_spec("zmq") is not None and find_spec("msgspec") is not None
     return False
-
-
-FIELDS: Mapping[str, tuple[type, str]] = {
-    "enable_kv_cache_events": (bool, "true or false"),
-    "publisher": (str, "'zmq' or 'null'"),
-    "endpoint": (str, "an address of ZeroMQ"),
-    "replay_endpoint": (str, "an address of ZeroMQ"),
-    "buffer_steps": (int, "an integer above 0"),
-    "hwm": (int, "an integer above 0"),
-    "max_queue_size": (int, "an integer above 0"),
-    "topic": (str, "a text"),
-    "lookahead_token_ids": (bool, "true or false"),
-}
-"""Fields of the flag -> type and description of their values; all but the last are vLLM's."""

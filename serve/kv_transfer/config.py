@@ -1,12 +1,12 @@
 """Configure a server's role in disaggregated serving: --kv-role or vLLM's --kv-transfer-config."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal, get_args
 
-from convert.files.json_object import parse_value
+from convert.files.json_object import parse_flag
 
 ROLE_FLAG, CONFIG_FLAG = "--kv-role", "--kv-transfer-config"
 KEY_FLAG = "--kv-transfer-key-file"
@@ -19,6 +19,22 @@ DEFAULT_BYTES = 4 * GIB
 """Default size of the host memory through which pages are transferred."""
 KVRole = Literal["producer", "consumer", "both"]
 ROLES: tuple[KVRole, ...] = get_args(KVRole)
+SECONDS = {"expiry_s": "expiry_s", "pull_timeout_s": "pull_s"}
+EXTRA = (*SECONDS, "producers")
+OURS = {"engine_id": "engine_id", "kv_ip": "host", "kv_port": "port"}
+TEXT = (lambda value: isinstance(value, str), "a text")
+FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "kv_connector": TEXT,
+    "kv_role": TEXT,
+    "engine_id": TEXT,
+    "kv_ip": TEXT,
+    "kv_port": (
+        lambda value: type(value) is int and 0 <= value <= LAST_PORT,
+        f"an integer in 0..{LAST_PORT}",
+    ),
+    "kv_connector_extra_config": (lambda value: isinstance(value, dict), "an object"),
+}
+"""vLLM's fields that have a meaning here, with a check and a description of their values."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ def read_kv_transfer_config(
         return None
     if role is not None:
         raise ValueError(f"give one of {ROLE_FLAG} and {CONFIG_FLAG}")
-    fields = _read_json(text)
+    fields = parse_flag(CONFIG_FLAG, text, FIELDS)
     connector = fields.pop("kv_connector", CONNECTOR)
     if connector != CONNECTOR:
         raise ValueError(
@@ -85,10 +101,7 @@ def read_kv_transfer_config(
         raise ValueError(f"{CONFIG_FLAG} kv_role must be kv_producer, kv_consumer or kv_both")
     given = {OURS[name]: value for name, value in fields.items() if name in OURS}
     given["role"] = _role(str(fields["kv_role"]).removeprefix("kv_"), f"{CONFIG_FLAG} kv_role")
-    extra = fields.get("kv_connector_extra_config", {})
-    given |= _read_extra(extra)
-    if not 0 <= given.get("port", 0) <= LAST_PORT:
-        raise ValueError(f"{CONFIG_FLAG} kv_port must be in 0..{LAST_PORT}; got {given['port']}")
+    given |= _read_extra(fields.get("kv_connector_extra_config", {}))
     return KVTransferConfig(**given, shared_key=shared_key)
 
 
@@ -142,33 +155,3 @@ def _role(text: str, where: str) -> Any:
     if text not in ROLES:
         raise ValueError(f"{where} must be one of {', '.join(ROLES)}; got {text!r}")
     return text
-
-
-def _read_json(text: str) -> dict[str, Any]:
-    try:
-        fields = parse_value(text)
-    except ValueError as error:
-        raise ValueError(f"{CONFIG_FLAG} is not valid JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{CONFIG_FLAG} must be a JSON object; got {text}")
-    if unknown := sorted(fields.keys() - FIELDS.keys()):
-        raise ValueError(f"{CONFIG_FLAG}: unknown fields {unknown}; there are {', '.join(FIELDS)}")
-    given = {name: value for name, value in fields.items() if value is not None}
-    for name, value in given.items():
-        if type(value) is not FIELDS[name]:
-            raise ValueError(f"{CONFIG_FLAG} {name} must be {FIELDS[name].__name__}; got {value!r}")
-    return given
-
-
-SECONDS = {"expiry_s": "expiry_s", "pull_timeout_s": "pull_s"}
-EXTRA = (*SECONDS, "producers")
-OURS = {"engine_id": "engine_id", "kv_ip": "host", "kv_port": "port"}
-FIELDS: Mapping[str, type] = {
-    "kv_connector": str,
-    "kv_role": str,
-    "engine_id": str,
-    "kv_ip": str,
-    "kv_port": int,
-    "kv_connector_extra_config": dict,
-}
-"""vLLM's fields that have a meaning here."""

@@ -23,14 +23,13 @@ from serve.asgi.sse import (
     until_disconnect,
 )
 from serve.chat_format.marked_text import TokenBytes
-from serve.engine.choices import Choices, ChoiceState, Part
+from serve.engine.choices import Choices, ChoiceState, Part, TokenCounts, ends_with_stop_id
 from serve.engine.stream import OutputStream
-from serve.openai.chat_message import usage
 from serve.openai.kv_transfer import with_transfer
 from serve.openai.logprob_forms import logprobs_by_id
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
-from serve.openai.spec_metrics import measure
+from serve.openai.spec_metrics import spec_metrics
 
 
 class TokenOrigins:
@@ -80,11 +79,14 @@ class Form(Protocol):
 
 
 class UnderWay(Protocol):
-    """An answer in the making: the texts of its body, or of each of its events."""
+    """An answer in the making: reads its engine outputs and returns the texts of its body.
+
+    `whole` reads all outputs before it returns; `events` yields each event as its output arrives.
+    """
 
     @property
     def choices(self) -> Choices: ...
-    async def whole(self) -> Iterable[str]: ...
+    async def whole(self, stream: OutputStream) -> Iterable[str]: ...
     def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]: ...
 
 
@@ -103,8 +105,9 @@ class Answer:
     envelope: dict[str, Any]
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
-    async def whole(self) -> Iterable[str]:
+    async def whole(self, stream: OutputStream) -> Iterable[str]:
         """Return the texts of the complete answer as one body."""
+        await self.choices.collect(stream)
         choices = JsonList(self._choice(state, state, True) for state in self.choices.states)
         ended = self._totals() | self._transfer_fields()
         return json_pieces(self._body(self.form.whole_object, choices, True, **ended))
@@ -126,9 +129,7 @@ class Answer:
 
     def _totals(self) -> dict[str, Any]:
         """Return the fields of the whole answer: its usage, and its metrics if requested."""
-        rounds = [state.rounds for state in self.choices.states]
-        num_spec_tokens = self.service.engine.stats.num_speculative_tokens
-        metrics = measure(self.service.spec_metrics, num_spec_tokens, rounds)
+        metrics = spec_metrics(self.service, self.choices)
         return {"usage": usage(self.choices.counts), **metrics}
 
     def _body(
@@ -149,7 +150,7 @@ class Answer:
         """Return one choice, or a part of it, with the fields that both endpoints have."""
         fields: dict[str, Any] = {"index": state.index, "finish_reason": part.finish_reason}
         if part.finish_reason is not None:
-            spec = _spec_metrics(state)
+            spec = _speculation(state)
             fields |= {"stop_reason": part.stop_reason, "seed": state.seed, "spec": spec}
         if self.body.return_token_ids:
             fields["token_ids"] = JsonNumbers(part.token_ids)
@@ -162,8 +163,7 @@ class Answer:
     def _token_origins(self, state: ChoiceState, part: Part) -> Iterator[JsonText]:
         fresh = TokenOrigins(self.service.tokenizer, skip_special=self.body.skips_special)
         origins = self._origins.setdefault(state.index, fresh)
-        by_id = part.finish_reason == "stop" and not isinstance(part.stop_reason, str)
-        silent = by_id and not self.body.include_stop_str_in_output
+        silent = ends_with_stop_id(part) and not self.body.include_stop_str_in_output
         last = part.finish_reason is not None
         return origins.take(part.token_ids, part.origins, last=last, silent=silent)
 
@@ -212,13 +212,26 @@ async def respond(
         if streamed:
             return EventStream(under_way.events(stream), ends.pop_all().close)
         try:
-            await until_disconnect(request.receive, under_way.choices.collect(stream))
+            texts = await until_disconnect(request.receive, under_way.whole(stream))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return WholeBody(await under_way.whole())
+        return WholeBody(texts)
 
 
-def _spec_metrics(state: ChoiceState) -> dict[str, Any]:
+def usage(counts: TokenCounts) -> dict[str, Any]:
+    """Return the token counts of one HTTP request: each prompt once, and all choices.
+
+    cached_tokens_details (SGLang's name) locates the cached tokens, if not all were on the devices.
+    """
+    return {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": {"cached_tokens": counts.cached, **counts.cached_details},
+    }
+
+
+def _speculation(state: ChoiceState) -> dict[str, Any]:
     """Return the speculation counts of one choice. Rounds are counted before trimming."""
     counts = state.acceptance
     return {

@@ -14,6 +14,7 @@ from serve.asgi.auth import client_of
 from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute, templating
 from serve.chat_format.parser import AnswerParser
+from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import behind, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
 from serve.images.errors import BadImage, ImagesBusy
@@ -21,7 +22,6 @@ from serve.images.placing import Prompt, place
 from serve.images.reader import Items
 from serve.openai.answer import answer
 from serve.openai.answer_form import answer_form
-from serve.openai.chat_message import delta, whole_message
 from serve.openai.completions import too_long
 from serve.openai.content import as_errors, sources_in
 from serve.openai.history import template_messages
@@ -72,8 +72,8 @@ class ChatForm:
         parts = parser.take(part.token_ids, part.text, final=part.finish_reason is not None)
         fields = dict(self._ended(shared, parser.has_calls), logprobs=self._logprobs(part))
         if part is state:
-            return fields | {"message": whole_message(parts).model_dump(exclude_unset=True)}
-        return fields | {"delta": delta(parts, first).model_dump(exclude_unset=True)}
+            return fields | {"message": whole_message(parts)}
+        return fields | {"delta": delta(parts, first)}
 
     def _ended(self, shared: dict[str, Any], has_calls: bool) -> dict[str, Any]:
         if shared["finish_reason"] != "stop" or self._body.names_tool or not has_calls:
@@ -87,6 +87,39 @@ class ChatForm:
             return None
         texts, logprobs = self._service.token_texts, part.logprobs
         return {"content": JsonList(chat_logprobs(texts, part.token_ids, logprobs, count))}
+
+
+def whole_message(parts: AnswerParts) -> dict[str, Any]:
+    """Return a whole answer. Its content is null if it has only reasoning or calls."""
+    content = parts.content or (None if parts.reasoning or parts.calls else "")
+    return {"role": "assistant", **_reasoning(parts), "content": content, **_tool_calls(parts)}
+
+
+def delta(parts: AnswerParts, first: bool) -> dict[str, Any]:
+    """Return a streamed part. The first has the role."""
+    role = {"role": "assistant"} if first else {}
+    only_others = not parts.content and (parts.reasoning or parts.calls)
+    content = {} if only_others else {"content": parts.content}
+    return {**role, **_reasoning(parts), **content, **_tool_calls(parts)}
+
+
+def _reasoning(parts: AnswerParts) -> dict[str, str]:
+    """Return the reasoning under vLLM's name and SGLang's."""
+    text = parts.reasoning
+    return {"reasoning": text, "reasoning_content": text} if text else {}
+
+
+def _tool_calls(parts: AnswerParts) -> dict[str, Any]:
+    calls = [_tool_call(index, call) for index, call in parts.calls.items()]
+    return {"tool_calls": calls} if calls else {}
+
+
+def _tool_call(index: int, call: CallPart) -> dict[str, Any]:
+    """Return one call. Only its first part has id, type and name."""
+    if call.id is None:
+        return {"index": index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": index, "id": call.id, "type": "function", "function": function}
 
 
 def chat_router(service: Service) -> APIRouter:

@@ -49,7 +49,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class _Turn:
+class _AssistantTurn:
     """Messages of an assistant turn, its calls' results (the last at `end`), and later messages."""
 
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -74,12 +74,12 @@ def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """
     call_of = _calls_of_results(messages)
     ends = {call: result for result, call in call_of.items()}
-    turns, with_call = [_Turn()], dict[int, _Turn]()
+    turns, with_call = [_AssistantTurn()], dict[int, _AssistantTurn]()
     for place, message in enumerate(messages):
         match message["role"]:
             case "assistant":
                 if not turns[-1].goes_on(place):
-                    turns.append(_Turn())
+                    turns.append(_AssistantTurn())
                 with_call[place] = turns[-1]
                 turns[-1].said.append(message)
                 turns[-1].end = max(turns[-1].end, ends.get(place, -1))

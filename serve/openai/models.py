@@ -1,9 +1,30 @@
 """HTTP endpoints for the served model under its names: GET /v1/models."""
 
-from fastapi import APIRouter
+from typing import Literal
 
-from serve.openai.chat_message import ModelCard, ModelList
+from fastapi import APIRouter
+from pydantic import BaseModel
+
 from serve.openai.service import Service
+
+
+class ModelCard(BaseModel):
+    """One entry of GET /v1/models."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "eagle3-jax"
+    root: str
+    max_model_len: int
+    input_modalities: list[Literal["text", "image"]]
+
+
+class ModelList(BaseModel):
+    """The answer of GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
 
 
 def models_router(service: Service) -> APIRouter:

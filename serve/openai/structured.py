@@ -64,7 +64,7 @@ class StructuredFields(RefusesUnsupported):
 def _from_response_format(given: dict[str, Any]) -> dict[str, Any]:
     kind = given.get("type")
     if kind not in FORMATS:
-        message = f"response_format: type must be one of {', '.join(FORMATS)}; got {kind!r}"
+        message = f"response_format: type must be one of {', '.join(FORMATS)}; got {kind!r:.100}"
         raise invalid_option("response_format", message)
     if kind != "json_schema":
         return {"json_object": True} if kind == "json_object" else {}

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, model_validator
 
 from serve.asgi.auth import client_of
+from serve.asgi.body_models import FirstErrorOnly
 from serve.asgi.errors import invalid_option, invalid_request
-from serve.asgi.first_error import FirstErrorOnly
 from serve.asgi.json_body import JsonRoute, templating, tokenising
 from serve.images.reader import Items
 from serve.openai.chat import chat_prompt, read_images

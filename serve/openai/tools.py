@@ -12,8 +12,8 @@ from pydantic import (
     model_validator,
 )
 
+from serve.asgi.body_models import RawPreservingModel
 from serve.asgi.errors import invalid_option
-from serve.asgi.first_error import RawPreservingModel
 from serve.chat_format.parts import ToolSpec
 
 

@@ -4,13 +4,13 @@ Ignoring an option that would change the answer is worse than refusing it. Any o
 error that names the option. Unknown names are ignored: routers and clients add their own fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from serve.asgi.first_error import FirstErrorOnly
+from serve.asgi.body_models import FirstErrorOnly
+from serve.asgi.errors import unsupported_option
 
 SHARED: dict[str, tuple[object, ...]] = {
     "length_penalty": (None, 1),
@@ -90,16 +90,14 @@ INSTEAD = {
 """Alternatives to an option, if there is a better one than leaving it out."""
 
 
-def not_here(param: str, instead: str) -> PydanticCustomError:
-    """Return the error that a validator raises for an unsupported option."""
-    message = "{param} is not implemented in this release; {instead}"
-    return PydanticCustomError("unsupported_option", message, {"param": param, "instead": instead})
+Neutral = Mapping[str, tuple[object, ...]]
+"""Fields that are not implemented, with the values that change nothing."""
 
 
 class RefusesUnsupported(FirstErrorOnly):
     """Body that accepts the options in `neutral` only with the values listed there."""
 
-    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    neutral: ClassVar[Neutral] = {}
     instead: ClassVar[Mapping[str, str]] = INSTEAD
     within: ClassVar[str] = ""
     """Prefix of the names in errors: the field that contains the object, and a dot."""
@@ -109,5 +107,36 @@ class RefusesUnsupported(FirstErrorOnly):
     def _refuse_unsupported(cls, body: Any) -> Any:
         for name, allowed in cls.neutral.items() if isinstance(body, Mapping) else ():
             if name in body and body[name] not in allowed:
-                raise not_here(cls.within + name, cls.instead.get(name, "leave it out"))
+                instead = cls.instead.get(name, "leave it out")
+                raise unsupported_option(cls.within + name, instead)
         return body
+
+
+class KnownFields(BaseModel):
+    """A body or a part of one, whose unknown fields are refused, unless their value is neutral."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    neutral: ClassVar[Neutral] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_others(cls, given: Any) -> Any:
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for name in given if isinstance(given, dict) else ():
+            if name not in known and given[name] not in cls.neutral.get(name, ()):
+                raise unsupported_option(name[:200])
+        return given
+
+
+def only(
+    where: str, kinds: Sequence[str], instead: str, *, param: str | None = None
+) -> BeforeValidator:
+    """Return a validator that refuses an object of another `type`, by its name."""
+
+    def check(part: Any) -> Any:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if isinstance(kind, str) and kind not in kinds:
+            raise unsupported_option(f"{where} of type {kind[:200]!r}", instead, param=param)
+        return part
+
+    return BeforeValidator(check)

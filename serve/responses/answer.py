@@ -1,43 +1,28 @@
 """The answer to a Responses request: one body, or a stream of events."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from convert.text.json_pieces import JsonText, json_pieces
 from eagle3_jax.engine import RequestOutput
 from serve.asgi.errors import as_api_error
 from serve.asgi.sse import in_turns, named_event, synthetic_field
-from serve.engine.choices import Choices, ChoiceState
+from serve.chat_format.parser import TokenPart, TokenParts
+from serve.engine.choices import Choices, ends_with_stop_id
 from serve.engine.errors import EngineError
 from serve.engine.stream import OutputStream
+from serve.openai.answer_items import Event
+from serve.openai.chat import answer_parser
+from serve.openai.logprob_forms import chat_logprobs
 from serve.openai.service import Service
-from serve.openai.spec_metrics import measure
-from serve.responses.body import ended, failed, sampled, usage
-from serve.responses.output import Event
+from serve.openai.spec_metrics import spec_metrics
+from serve.responses.body import ended, failed, usage
+from serve.responses.output import OutputItems
 from serve.responses.planning import PlannedResponse
 from serve.responses.protocol import ResponseRequest
-from serve.responses.reading import Reading
 
 Response = dict[str, Any]
-
-
-class ReadChoices(Choices):
-    """The single choice of a response, whose output items are parsed as it arrives."""
-
-    def __init__(self, planned: PlannedResponse, reading: Reading) -> None:
-        super().__init__([planned.request], 1)
-        self.reading = reading
-        self.added: list[Event] = []
-        """The events of the last engine output."""
-
-    async def follow(
-        self, stream: OutputStream
-    ) -> AsyncIterator[tuple[ChoiceState, RequestOutput]]:
-        """Yield every engine output after parsing it."""
-        async for state, output in super().follow(stream):
-            self.added = list(self.reading.take(output))
-            yield state, output
 
 
 class ResponseAnswer:
@@ -55,47 +40,91 @@ class ResponseAnswer:
         keep: Callable[[str, str, list[Any]], None] | None,
     ) -> None:
         run = planned.request.request_id.rpartition("-")[0]
-        self.choices = ReadChoices(planned, Reading(service, body, planned, run))
-        self._service, self._keep = service, keep
+        self.choices = Choices([planned.request], 1)
+        self._service, self._body, self._keep = service, body, keep
+        self._parser = answer_parser(service, planned.chat, planned.end_of_reasoning)
+        self._parts = TokenParts(
+            service.reading,
+            inside_reasoning=planned.end_of_reasoning is not None,
+            reads_calls=bool(planned.chat.offered),
+        )
+        self._output = OutputItems(run, seals=body.seals_reasoning, namespaces=body.namespaces)
+        self._reasoning_tokens = 0
         self._synthetic = synthetic_field(service.engine.stats)
+        sampling = planned.request.sampling
         self._fields: Response = {
             "id": f"resp_{run}",
             "object": "response",
             "created_at": int(time.time()),
             "model": body.model or service.model.names[0],
             **planned.asked,
-            **sampled(planned.request.sampling),
+            "seed": sampling.seed,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
             **self._synthetic,
         }
 
-    async def whole(self) -> Iterable[str]:
+    async def whole(self, stream: OutputStream) -> Iterable[str]:
         """Return the complete answer as one body."""
+        async for _ in self._grown(stream):
+            pass
         return json_pieces((await self._ended())[1])
 
     async def events(self, stream: OutputStream) -> AsyncIterator[Iterable[str]]:
         """Yield the answer as numbered events. An error is the last event."""
         number = 0
         try:
-            async for kind, fields in self._events(stream):
-                yield self._written(kind, number, fields)
+            async for event in self._events(stream):
+                yield self._written(number, event)
                 number += 1
         except EngineError as error:
             response = self._response(failed(as_api_error(error)))
-            yield self._written("response.failed", number, {"response": response})
+            yield self._written(number, {"type": "response.failed", "response": response})
 
     async def _events(self, stream: OutputStream) -> AsyncIterator[Event]:
         begun = self._response({"status": "in_progress"})
-        yield "response.created", {"response": begun}
-        yield "response.in_progress", {"response": begun}
-        async for _ in self.choices.follow(stream):
-            for event in self.choices.added:
-                yield event
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+        async for event in self._grown(stream):
+            yield event
         status, response = await self._ended()
-        yield f"response.{status}", {"response": response}
+        yield {"type": f"response.{status}", "response": response}
 
-    def _written(self, kind: str, number: int, fields: dict[str, Any]) -> Iterable[str]:
-        event = {"type": kind, "sequence_number": number, **fields, **self._synthetic}
-        return named_event(kind, event)
+    async def _grown(self, stream: OutputStream) -> AsyncIterator[Event]:
+        """Parse the engine's outputs like those of a chat, and yield the events of the items."""
+        async for _, output in self.choices.follow(stream):
+            for event in self._read(output):
+                yield event
+
+    def _read(self, output: RequestOutput) -> Iterator[Event]:
+        parts = self._parts.take(output.token_ids)
+        self._reasoning_tokens += parts.count("reasoning")
+        last = output.finish_reason is not None
+        logprobs = self._logprobs(output, parts)
+        for grown in self._parser.take_each(output.token_ids, output.text, final=last):
+            yield from self._output.take(grown, logprobs)
+            logprobs = []
+        if last:
+            yield from self._output.end(cut=output.finish_reason != "stop")
+
+    def _logprobs(self, output: RequestOutput, parts: list[TokenPart]) -> list[JsonText]:
+        """Return the requested log-probabilities of tokens that are message text."""
+        if (count := self._body.num_logprobs) is None:
+            return []
+        silent = ends_with_stop_id(output) and not self._body.include_stop_str_in_output
+        token_bytes, skips = self._service.tokenizer.token_bytes, self._body.skips_special
+        tokens = list(zip(output.token_ids, output.logprobs, parts, strict=True))
+        told = [
+            (token_id, entry)
+            for token_id, entry, part in (tokens[:-1] if silent else tokens)
+            if part == "content" and token_bytes(token_id, skips)
+        ]
+        ids, entries = [i for i, _ in told], [entry for _, entry in told]
+        return list(chat_logprobs(self._service.token_texts, ids, entries, count))
+
+    def _written(self, number: int, event: Event) -> Iterable[str]:
+        named = {"type": event["type"], "sequence_number": number}
+        return named_event({**named, **event, **self._synthetic})
 
     async def _ended(self) -> tuple[str, Response | JsonText]:
         """Return the final status and response, and store it."""
@@ -112,12 +141,8 @@ class ResponseAnswer:
         """Return the response so far; its usage, and requested metrics, once it has ended."""
         totals: dict[str, Any] = {"usage": None}
         if end["status"] != "in_progress":
-            rounds = [state.rounds for state in self.choices.states]
-            drafts = self._service.engine.stats.num_speculative_tokens
-            metrics = measure(self._service.spec_metrics, drafts, rounds)
-            totals = metrics | {
-                "usage": usage(self.choices.counts, self.choices.reading.reasoning_tokens)
-            }
+            totals = spec_metrics(self._service, self.choices)
+            totals |= {"usage": usage(self.choices.counts, self._reasoning_tokens)}
         open_end = {"error": None, "incomplete_details": None, "completed_at": None}
-        output = list(self.choices.reading.items)
+        output = list(self._output.items)
         return {**self._fields, **open_end, **end, "output": output, **totals}

@@ -5,7 +5,6 @@ import time
 from typing import Any, Literal
 
 from convert.text.json_pieces import JsonText
-from eagle3_jax.sampling.params import SamplingParams
 from serve.asgi.errors import ApiError, invalid_request
 from serve.engine.choices import TokenCounts
 from serve.responses.protocol import ResponseRequest
@@ -49,15 +48,6 @@ def asked(body: ResponseRequest) -> dict[str, JsonText]:
         message = f"instructions, tools and text may have {MOST_REPEATED} bytes; got {size}"
         raise invalid_request(message, param="tools")
     return texts
-
-
-def sampled(sampling: SamplingParams) -> dict[str, Any]:
-    """Return the parameters that the server chose, such as the seed."""
-    return {
-        "seed": sampling.seed,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-    }
 
 
 def ended(finish_reason: str) -> dict[str, Any]:

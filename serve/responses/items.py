@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 
 from convert.text.json_pieces import PIECE_CHARS
-from serve.asgi.errors import invalid_option
+from serve.asgi.errors import invalid_option, unsupported_option
 from serve.chat_format.call_arguments import text_of
 from serve.images.sources import Detail, ImageSource
 from serve.openai.content import check_breakpoint, read_detail
 from serve.openai.protocol import MAX_NAME_CHARS
 from serve.openai.unsupported import INSTEAD_OF_PARTS, MESSAGE, RefusesUnsupported
-from serve.responses.unsupported import CALL, unsupported
+from serve.responses.unsupported import CALL
 
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "refusal")
 SEALED = "text:"
@@ -32,8 +32,8 @@ def _joined(content: Any) -> Any:
 def _part_text(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind not in TEXT_PARTS:
-        message = f"input: parts of type {str(kind)[:100]!r} are not taken here; send text"
-        raise unsupported("input", f"{message}, and images in what users say or calls return")
+        instead = "send text, and images only in what users say or calls return"
+        raise unsupported_option(f"a part of type {str(kind)[:100]!r}", instead, param="input")
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
         raise invalid_option("input", f"a part of type {kind!r} needs a string as its text")
@@ -82,7 +82,8 @@ def _is_image(part: Any) -> bool:
 
 def _image(part: dict[str, Any]) -> InputImage:
     if part.get("file_id") is not None:
-        raise unsupported("input", "input_image: no files are kept here; send a URL, not a file_id")
+        instead = "no files are kept here: send an image_url"
+        raise unsupported_option("file_id of an input_image", instead, param="input")
     if not isinstance(part.get("image_url"), str):
         raise invalid_option("input", "a part of type 'input_image' needs a string `image_url`")
     check_breakpoint(part, "input")
@@ -175,8 +176,8 @@ def _typed(item: Any) -> Any:
     if kind is None:
         return {**item, "type": "message" if "role" in item else "item_reference"}
     if kind not in KINDS:
-        message = f"items of type {str(kind)[:100]!r}; there are {', '.join(KINDS)}"
-        raise unsupported("input", f"input: this release has no {message}")
+        instead = f"there are {', '.join(KINDS)}"
+        raise unsupported_option(f"an item of type {str(kind)[:100]!r}", instead, param="input")
     return item
 
 

@@ -14,12 +14,12 @@ from serve.responses.items import (
     Seen,
     read_items,
 )
-from serve.responses.store import Turn
+from serve.responses.store import StoredTurn
 
 Order = Literal["asc", "desc"]
 
 
-def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
+def input_items(turn: StoredTurn, after: str | None, limit: int, order: Order) -> str:
     """Return at most `limit` items after the one with id `after` as JSON, earlier turns included.
 
     The newest come first unless the order is "asc".
@@ -37,7 +37,7 @@ def input_items(turn: Turn, after: str | None, limit: int, order: Order) -> str:
     return json.dumps({"object": "list", "data": page, "has_more": more, **ends})
 
 
-def _all(turn: Turn) -> Iterator[dict[str, Any]]:
+def _all(turn: StoredTurn) -> Iterator[dict[str, Any]]:
     for earlier in turn.conversation():
         run = earlier.response_id.partition("_")[2]
         for n, item in enumerate(read_items(earlier.inputs)):

@@ -2,17 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
-
 from convert.text.json_pieces import JsonText, json_bytes
 from eagle3_jax.engine import Request
-from serve.asgi.errors import ApiError, fields_renamed, from_validation, invalid_request
+from serve.asgi.errors import ApiError, fields_renamed, invalid_request
 from serve.asgi.json_body import refuse_too_much, templating
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.reader import ImageReader
@@ -32,7 +28,7 @@ from serve.responses.items import (
     read_items,
 )
 from serve.responses.protocol import ResponseRequest
-from serve.responses.store import ResponseStore, Turn
+from serve.responses.store import ResponseStore, StoredTurn
 
 Planned = tuple[tuple[Request, ...], int | None]
 TOO_LONG = "context_length_exceeded"
@@ -89,8 +85,8 @@ class Before:
     `room` is the limit in bytes of both together. An item counts as often as the request names it.
     """
 
-    previous: Turn | None
-    referred: dict[str, Turn]
+    previous: StoredTurn | None
+    referred: dict[str, StoredTurn]
     room: int
 
 
@@ -113,7 +109,7 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int
 
     Raises 404 for data that its key does not have, 400 for a conversation larger than `room` bytes.
     """
-    previous, referred = None, dict[str, Turn]()
+    previous, referred = None, dict[str, StoredTurn]()
     if body.previous_response_id is not None:
         previous = store.get(owner, body.previous_response_id, "previous_response_id")
     for item in body.input or ():
@@ -131,7 +127,7 @@ async def plan_response(
     service: Service, body: ResponseRequest, before: Before, client: str
 ) -> PlannedResponse:
     """Plan a client's request in threads. Raises ApiError for one that cannot run."""
-    with _under_our_names():
+    with fields_renamed(NAMES):
         if body.store is not False and isinstance(service.images, ImageReader):
             left = await _hold_images(service.images, body.input or (), before.room)
             before = replace(before, room=left)
@@ -215,14 +211,3 @@ def _stored(before: Before) -> dict[str, bytes]:
 def _too_large(param: str, found: str, room: int) -> ApiError:
     message = f"{found}; what a body names may have {room} here (--max-body-size, less the rest)"
     return invalid_request(message, param=param)
-
-
-@contextmanager
-def _under_our_names() -> Iterator[None]:
-    """Rename chat fields in errors to the request's fields."""
-    with fields_renamed(NAMES):
-        try:
-            yield
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[:1]
-            raise from_validation(RequestValidationError(first)) from error

@@ -25,7 +25,6 @@ Included = Literal[
 ]
 """Values of `include`. All after the first two have no effect: they concern refused tools, except
 for message images, which are always included."""
-FORMATS = ("text", "json_object", "json_schema")
 Text = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
@@ -57,23 +56,10 @@ class TextOptions(BaseModel):
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
-    @model_validator(mode="after")
-    def _check_format(self) -> Self:
-        if self.format is None:
-            return self
-        if (kind := self.format.get("type")) not in FORMATS:
-            message = f"text.format: type must be one of {', '.join(FORMATS)}; got {kind!r:.100}"
-            raise invalid_option("text.format", message)
-        if kind == "json_schema" and self.format.get("schema") is None:
-            raise invalid_option("text.format", "text.format: json_schema needs a field `schema`")
-        return self
-
     def response_format(self) -> dict[str, Any] | None:
-        """Return the chat's `response_format`."""
-        if self.format is None or self.format["type"] == "text":
-            return None
-        if self.format["type"] == "json_object":
-            return {"type": "json_object"}
+        """Return the chat's `response_format`, which the chat validates."""
+        if self.format is None or self.format.get("type") != "json_schema":
+            return self.format
         schema = {name: value for name, value in self.format.items() if name != "type"}
         return {"type": "json_schema", "json_schema": schema}
 

@@ -18,7 +18,7 @@ CODES = {
 
 
 @dataclass(eq=False)
-class Turn:
+class StoredTurn:
     """One stored response with its request, as JSON, and the turn that it continues.
 
     `body` is the whole response; `inputs` and `outputs` are lists of items.
@@ -28,7 +28,7 @@ class Turn:
     body: bytes
     inputs: bytes
     outputs: bytes
-    previous: "Turn | None" = field(default=None, repr=False)
+    previous: "StoredTurn | None" = field(default=None, repr=False)
     holders: int = 0
     """Number of references from the store and from retained later turns."""
 
@@ -42,10 +42,10 @@ class Turn:
         """Size of this turn alone in bytes."""
         return len(self.body) + len(self.inputs) + len(self.outputs)
 
-    def conversation(self) -> "list[Turn]":
+    def conversation(self) -> "list[StoredTurn]":
         """Return the turns of the conversation up to this one, the first one first."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
+        turns: list[StoredTurn] = []
+        turn: StoredTurn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.previous
@@ -83,13 +83,13 @@ class ResponseStore:
 
     def __init__(self, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
         self._most_entries, self._most_bytes = most_entries, most_bytes
-        self._turns: OrderedDict[tuple[bytes, str], Turn] = OrderedDict()
+        self._turns: OrderedDict[tuple[bytes, str], StoredTurn] = OrderedDict()
         self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def put(self, owner: bytes, turn: Turn) -> None:
+    def put(self, owner: bytes, turn: StoredTurn) -> None:
         """Store a turn, unless it exceeds the limit, and evict the least recently used ones."""
         if turn.size > self._most_bytes:
             return
@@ -98,7 +98,7 @@ class ResponseStore:
         while len(self._turns) > self._most_entries or self.num_bytes > self._most_bytes:
             self._release(self._turns.popitem(last=False)[1])
 
-    def get(self, owner: bytes, response_id: str, param: str | None = None) -> Turn:
+    def get(self, owner: bytes, response_id: str, param: str | None = None) -> StoredTurn:
         """Return the turn; 404 if its owner has none with this id. `param`: field of the id."""
         turn = self._turns.get((owner, response_id))
         if turn is None:
@@ -111,7 +111,7 @@ class ResponseStore:
         self._release(self.get(owner, response_id))
         del self._turns[owner, response_id]
 
-    def _hold(self, turn: Turn | None) -> None:
+    def _hold(self, turn: StoredTurn | None) -> None:
         while turn is not None:
             turn.holders += 1
             if turn.holders > 1:
@@ -119,7 +119,7 @@ class ResponseStore:
             self.num_bytes += turn.size
             turn = turn.previous
 
-    def _release(self, turn: Turn | None) -> None:
+    def _release(self, turn: StoredTurn | None) -> None:
         while turn is not None:
             turn.holders -= 1
             if turn.holders:

@@ -1,15 +1,15 @@
 """Request fields for tools, in the flat format of Responses."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from serve.openai.tools import Function
-from serve.openai.unsupported import RefusesUnsupported
-from serve.responses.unsupported import TOOL, unsupported
+from serve.openai.unsupported import RefusesUnsupported, only
+from serve.responses.unsupported import TOOL
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class FunctionChoice(BaseModel):
         return {"type": "function", "function": {"name": self.name}}
 
 
-class AllowedTools(BaseModel):
+class AllowedFunctions(BaseModel):
     """The tools that may be called."""
 
     type: Literal["allowed_tools"]
@@ -91,29 +91,13 @@ class AllowedTools(BaseModel):
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _known_kind(tool: Any) -> Any:
-    kind = tool.get("type") if isinstance(tool, Mapping) else "function"
-    if kind not in KINDS:
-        message = f"tools: this server runs no tools of type {str(kind)[:100]!r}; give functions"
-        raise unsupported("tools", message)
-    return tool
-
-
-def _known_choice(choice: Any) -> Any:
-    kind = choice.get("type") if isinstance(choice, Mapping) else "function"
-    if kind not in CHOICES:
-        message = f"tool_choice: this release has no {str(kind)[:100]!r}; there are function and "
-        raise unsupported("tool_choice", f"{message}allowed_tools")
-    return choice
-
-
 Tool = Annotated[
     Annotated[AnyTool, Field(discriminator="type")],
-    BeforeValidator(_known_kind),
+    only("a tool", KINDS, "this server runs none: give functions", param="tools"),
 ]
 ToolChoice = Annotated[
-    Literal["none", "auto", "required"] | FunctionChoice | AllowedTools,
-    BeforeValidator(_known_choice),
+    Literal["none", "auto", "required"] | FunctionChoice | AllowedFunctions,
+    only("a tool_choice", CHOICES, f"there are {', '.join(CHOICES)}", param="tool_choice"),
 ]
 
 
@@ -129,7 +113,7 @@ def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
 
 
 def chat_tools(
-    given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedTools | None
+    given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedFunctions | None
 ) -> dict[str, Any]:
     """Return a chat's fields about tools."""
     functions: list[FunctionTool] = []

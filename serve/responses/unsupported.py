@@ -1,7 +1,5 @@
 """Unsupported options of Responses, and misplaced options of chats, with their neutral values."""
 
-from pydantic_core import PydanticCustomError
-
 from serve.openai.unsupported import INSTEAD, SHARED
 
 RESPONSE = SHARED | {
@@ -56,10 +54,3 @@ INSTEAD_HERE = INSTEAD | {
     "generate_summary": "the reasoning itself is in the item's content",
     "summary": "the reasoning itself is in the item's content",
 }
-
-
-def unsupported(param: str, message: str) -> PydanticCustomError:
-    """Return the error that a validator raises to answer 400 for a known, unsupported option."""
-    return PydanticCustomError(
-        "unsupported_option", "{message}", {"param": param, "message": message}
-    )

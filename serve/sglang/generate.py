@@ -73,8 +73,9 @@ class GenerateAnswer:
     texts: TokenTexts
     synthetic: dict[str, float]
 
-    async def whole(self) -> Iterable[str]:
+    async def whole(self, stream: OutputStream) -> Iterable[str]:
         """Return one object, or a list with one for each choice of each prompt."""
+        await self.choices.collect(stream)
         bodies = map(self._body, self.choices.states)
         return json_pieces(next(bodies) if self.body.single else JsonList(bodies))
 

@@ -15,7 +15,7 @@ from client_types import kinds, names
 from fake_server import Served
 
 from serve.anthropic import blocks, protocol, thinking, tools
-from serve.anthropic.fields import KnownFields
+from serve.openai.unsupported import KnownFields
 
 PATH = "/v1/messages"
 BODY = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 1}

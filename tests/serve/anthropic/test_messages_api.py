@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 from eagle3_jax.engine import Request, RequestOutput
 from eagle3_jax.sampling.params import SamplingParams
 from serve.anthropic.answer import PING, MessageAnswer, with_pings
-from serve.anthropic.choices import ReadChoices
-from serve.anthropic.content import Content, read_input
+from serve.anthropic.content import ContentBlocks, read_input
 from serve.asgi.errors import ANTHROPIC_PATH
 from serve.chat_format.parser import AnswerParser
+from serve.engine.choices import Choices
 from serve.engine.errors import ShuttingDown
 from serve.engine.stream import OutputStream
 from serve.options.operations import Operations
@@ -301,17 +301,17 @@ def abort_reason() -> tuple[MessageAnswer, OutputStream]:
     tokens = tuple(kimi().encode("Well"))
     request = Request("run-0", [1, 2], SamplingParams(max_tokens=9))
     parser = AnswerParser(kimi(), reading_of(kimi()), inside_reasoning=False, schemas=None)
-    choices = ReadChoices(request, parser, Content(shows_thinking=True), prompt_only=False)
+    choices, content = Choices([request], 1), ContentBlocks(shows_thinking=True)
     stream = OutputStream(["run-0"])
     stream.push(RequestOutput("run-0", tokens, "Well", "abort", None, (), 2, 0))
-    return MessageAnswer(choices, limit=9, model="m", request_id="r", synthetic={}), stream
+    answer = MessageAnswer(choices, parser, content, 9, model="m", request_id="r", synthetic={})
+    return answer, stream
 
 
 def test_an_answer_that_is_given_up_is_an_error() -> None:
     async def whole() -> str:
         answer, stream = abort_reason()
-        await answer.choices.collect(stream)
-        return "".join(await answer.whole())
+        return "".join(await answer.whole(stream))
 
     async def streamed() -> str:
         answer, stream = abort_reason()

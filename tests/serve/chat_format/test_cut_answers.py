@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from serve.anthropic.content import Content, NamedEvent
-from serve.responses.output import Output
+from serve.anthropic.content import ContentBlocks
+from serve.openai.answer_items import Event
+from serve.responses.output import OutputItems
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
@@ -39,10 +40,10 @@ def parts_of(name: str, answers: list[Answer]) -> Any:
 @settings(max_examples=60, deadline=None)
 def test_items_depend_on_no_cut(name: str, data: st.DataObject) -> None:
     def items(answers: list[Answer]) -> list[dict[str, Any]]:
-        output = Output("run", seals=False)
+        output = OutputItems("run", seals=False)
         for parts in parts_of(name, answers):
             list(output.take(parts, []))
-        list(output.end("completed"))
+        list(output.end(cut=False))
         return output.items
 
     pieces, joined = data.draw(answers_of(name))
@@ -55,10 +56,10 @@ def test_items_depend_on_no_cut(name: str, data: st.DataObject) -> None:
 def test_blocks_depend_on_no_cut_and_add_up_from_events(name: str, data: st.DataObject) -> None:
     shown = data.draw(st.booleans())
 
-    def read(answers: list[Answer]) -> tuple[list[NamedEvent], list[dict[str, Any]]]:
-        content = Content(shows_thinking=shown)
+    def read(answers: list[Answer]) -> tuple[list[Event], list[dict[str, Any]]]:
+        content = ContentBlocks(shows_thinking=shown)
         events = [event for parts in parts_of(name, answers) for event in content.take(parts)]
-        return [*events, *content.end(cut=True)], content.blocks
+        return [*events, *content.end(cut=True)], content.items
 
     pieces, joined = data.draw(answers_of(name))
     events, blocks = read(pieces)
@@ -68,7 +69,7 @@ def test_blocks_depend_on_no_cut_and_add_up_from_events(name: str, data: st.Data
             assert one == block
 
 
-def added(events: list[NamedEvent]) -> list[dict[str, Any]]:
+def added(events: list[Event]) -> list[dict[str, Any]]:
     """The blocks that Anthropic's client makes of the events."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     empty: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "model": "m"}

@@ -17,7 +17,7 @@ from serve.chat_format.format import CHAT_FORMATS, choose_reading
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import end_of_open_reasoning
-from serve.openai.chat_message import whole_message
+from serve.openai.chat import whole_message
 from serve.openai.history import template_messages
 
 
@@ -200,7 +200,7 @@ def test_calls_read_from_an_answer_render_to_the_same_answer(
     last = max(i for i, token in enumerate(full) if token in tokenizer.eos_token_ids)
     answers = full[len(prompt) : last]
     parts = parser(tokenizer, schemas=schemas).take(answers, tokenizer.decode(answers), final=True)
-    read = whole_message(parts).model_dump(exclude_unset=True)
+    read = whole_message(parts)
     assert parts.reasoning == message["reasoning_content"]
     assert parts.content == message["content"]
     for written, call in zip(calls, read["tool_calls"], strict=True):

@@ -86,8 +86,16 @@ def consumer(**extra: object) -> dict[str, object]:
         ([], {"kv_role": "kv_all"}, "kv_role must be one of"),
         ([], {"engine_id": "a"}, "kv_role must be"),
         ([], {"kv_role": "kv_both", "kv_rank": 1}, "unknown fields ['kv_rank']"),
-        ([], {"kv_role": "kv_both", "kv_port": "1"}, "kv_port must be int"),
-        ([], {"kv_role": "kv_both", "kv_port": 70000}, "kv_port must be in"),
+        (
+            [],
+            {"kv_role": "kv_both", "kv_port": "1"},
+            "kv_port must be an integer in 0..65535",
+        ),
+        (
+            [],
+            {"kv_role": "kv_both", "kv_port": 70000},
+            "in 0..65535; got 70000",
+        ),
         ([], consumer(a=1), "there are expiry_s, pull_timeout_s, producers"),
         ([], consumer(producers=["10.0.0.1"]), "producers must be a list of HOST:PORT"),
         ([], consumer(producers="10.0.0.1:5"), "producers must be a list of HOST:PORT"),

@@ -13,7 +13,7 @@ from scripted_engine import AnyGrammars
 
 from serve.chat_format.format import choose_reading
 from serve.chat_format.parts import AnswerParts, CallPart
-from serve.openai.chat_message import delta
+from serve.openai.chat import delta
 
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 
@@ -138,7 +138,7 @@ def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
 def test_only_the_first_piece_of_a_call_says_what_it_is() -> None:
     pieces = [CallPart("call_1", "f", "{"), CallPart(arguments="}")]
     told = [delta(AnswerParts(calls={0: piece}), False) for piece in pieces]
-    first, second = (one.model_dump(exclude_unset=True)["tool_calls"] for one in told)
+    first, second = (one["tool_calls"] for one in told)
     function = {"name": "f", "arguments": "{"}
     assert first == [{"index": 0, "id": "call_1", "type": "function", "function": function}]
     assert second == [{"index": 0, "function": {"arguments": "}"}}]

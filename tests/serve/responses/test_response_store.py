@@ -5,18 +5,24 @@ import random
 import pytest
 
 from serve.asgi.errors import ApiError
-from serve.responses.store import LEAST_ENTRIES, MOST_ENTRIES, ResponseStore, ResponseStores, Turn
+from serve.responses.store import (
+    LEAST_ENTRIES,
+    MOST_ENTRIES,
+    ResponseStore,
+    ResponseStores,
+    StoredTurn,
+)
 
 
-def turn(name: str, size: int = 10, previous: Turn | None = None) -> Turn:
-    return Turn(name, b"b" * size, b"[]", b"[]", previous)
+def turn(name: str, size: int = 10, previous: StoredTurn | None = None) -> StoredTurn:
+    return StoredTurn(name, b"b" * size, b"[]", b"[]", previous)
 
 
 def test_a_store_is_bounded_and_counts_what_it_keeps_alive_once() -> None:
     """After any of 500 operations the bytes are those of all turns that can be reached."""
     rng = random.Random(0)
     store = ResponseStore(most_entries=8, most_bytes=400)
-    held: dict[str, Turn] = {}
+    held: dict[str, StoredTurn] = {}
     names = [str(n) for n in range(24)]
     for n in range(500):
         name = rng.choice(names)
@@ -30,7 +36,7 @@ def test_a_store_is_bounded_and_counts_what_it_keeps_alive_once() -> None:
                 names[rng.randrange(len(names))] = str(n)
         except ApiError as error:
             assert error.status == 404
-        alive: set[Turn] = set()
+        alive: set[StoredTurn] = set()
         for kept in store._turns.values():
             alive |= set(kept.conversation())
         assert store.num_bytes == sum(one.size for one in alive) <= 400
