@@ -57,7 +57,7 @@ def messages_router(service: Service) -> APIRouter:
                 service, body.chat, client=client_of(request).name
             )
             (planned,) = await service.compile_grammars(requests)
-        under_way = MessageAnswer(
+        answer = MessageAnswer(
             Choices([planned], 1, prompt_only=body.chat.prompt_only),
             answer_parser(service, body.chat, end_of_reasoning),
             ContentBlocks(shows_thinking=body.shows_thinking),
@@ -66,7 +66,7 @@ def messages_router(service: Service) -> APIRouter:
             request_id=request.state.record.request_id,
             synthetic=synthetic_field(service.engine.stats),
         )
-        response = await respond(service, request, under_way, streamed=bool(body.stream))
+        response = await respond(service, request, answer, streamed=bool(body.stream))
         response.headers.update(keep_header(service, body.chat))
         return response
 

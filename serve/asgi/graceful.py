@@ -52,7 +52,7 @@ def exposure(address: socket.socket, api_keys: Collection[str]) -> str | None:
     host = address.getsockname()[0]
     if api_keys or ipaddress.ip_address(host).is_loopback:
         return None
-    return f"anybody who reaches {host} may ask: there is no --api-key"
+    return f"every client that reaches {host} can send requests: no --api-key is set"
 
 
 class GracefulServer(uvicorn.Server):

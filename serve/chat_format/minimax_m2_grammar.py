@@ -54,7 +54,7 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
         return
     if beyond := [name for name in BEYOND if name in schema]:
         where = f"the parameters of {tool.name!r}: {pointer((beyond[0],))}"
-        raise ValueError(f"{where} can't be enforced in the form in which this checkpoint calls")
+        raise ValueError(f"{where} can't be enforced in this checkpoint's tool calls")
     required = schema.get("required")
     required = [n for n in required if isinstance(n, str)] if isinstance(required, list) else []
     properties = schema.get("properties")
@@ -62,7 +62,7 @@ def _call(n: int, tool: ToolSpec) -> Iterator[str]:
     properties |= {name: {} for name in required if name not in properties}
     if unreadable := [name for name in properties if not name or UNREADABLE.search(name)]:
         where = f"the parameters of {tool.name!r}: {pointer(('properties', unreadable[0]))}"
-        raise ValueError(f"{where} can't be spelled in the form in which this checkpoint calls")
+        raise ValueError(f"{where} has characters that this checkpoint's tool calls can't spell")
     if not properties:
         any_number = "" if schema.get("additionalProperties") is False else "any*"
         yield CALL_RULE.format(n=n, head=head, parameters=any_number)

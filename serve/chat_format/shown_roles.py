@@ -47,7 +47,7 @@ class ShownRoles:
             first = [{**first[0], "content": "\n\n".join(texts)}]
         for role in {m["role"] for m in rest}.difference(KNOWN):
             if not self.shows(role):
-                behind = " behind the first: say it there" if role == "system" else ""
+                behind = " behind the first: put its text there" if role == "system" else ""
                 message = f"the chat template shows no message of the role {role!r:.100}{behind}"
                 raise ValueError(message)
         return [*first, *rest]

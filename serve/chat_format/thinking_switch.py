@@ -32,7 +32,7 @@ class ThinkingSwitch:
         """
         if self.name is None and thinks != can_think:
             what = "no way to think" if thinks else "no switch that turns its thinking off"
-            raise ValueError(f"this checkpoint has {what}")
+            raise ValueError(f"this checkpoint has {what}; leave the field out")
         given: dict[str, Any] = {} if self.name is None else {self.name: thinks}
         return given | ({EFFORT: effort} if self.takes_effort and effort else {})
 

@@ -78,8 +78,8 @@ class Form(Protocol):
         ...
 
 
-class UnderWay(Protocol):
-    """An answer in the making: reads its engine outputs and returns the texts of its body.
+class AnswerInFlight(Protocol):
+    """An answer that reads its engine outputs and returns the texts of its body.
 
     `whole` reads all outputs before it returns; `events` yields each event as its output arrives.
     """
@@ -195,24 +195,24 @@ async def answer(
         **synthetic_field(service.engine.stats),
     }
     choices = Choices(requests, num_prompts, prompt_only=body.prompt_only)
-    under_way = Answer(service, body, choices, form, envelope)
-    return await respond(service, request, under_way, streamed=bool(body.stream))
+    in_flight = Answer(service, body, choices, form, envelope)
+    return await respond(service, request, in_flight, streamed=bool(body.stream))
 
 
 async def respond(
-    service: Service, request: fastapi.Request, under_way: UnderWay, *, streamed: bool
+    service: Service, request: fastapi.Request, in_flight: AnswerInFlight, *, streamed: bool
 ) -> Response:
     """Run the requests of an answer and send it. They are cancelled if the client disconnects."""
-    requests = [state.request for state in under_way.choices.states]
+    requests = [state.request for state in in_flight.choices.states]
     with ExitStack() as ends:
         ends.callback(service.end_transfers, requests)
         stream = await service.engine.submit(requests, client_of(request).name)
         ends.callback(service.engine.cancel, stream)
-        request.state.record.generated = under_way.choices
+        request.state.record.generated = in_flight.choices
         if streamed:
-            return EventStream(under_way.events(stream), ends.pop_all().close)
+            return EventStream(in_flight.events(stream), ends.pop_all().close)
         try:
-            texts = await until_disconnect(request.receive, under_way.whole(stream))
+            texts = await until_disconnect(request.receive, in_flight.whole(stream))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         return WholeBody(texts)

@@ -31,7 +31,10 @@ def answer_form(
     if not body.offered or (may_be_text and not (strict_tools or body.holds_calls)):
         return form
     if chat_format is None:
-        message = "the server knows no way in which this checkpoint calls tools"
+        message = (
+            "tools: the server has no parser for this checkpoint's tool calls: start it with "
+            "--tool-call-parser, or send no tools"
+        )
         raise invalid_request(message, param="tools", code="unsupported_option")
     once = body.names_tool or body.parallel_tool_calls is False
     strict = strict_tools or not may_be_text
@@ -94,6 +97,7 @@ def _lark(form: StructuredOutputs) -> str:
     if START.search(f"{form.grammar}"):
         return f"{form.grammar}"
     message = (
-        f"{form.asked_by}: with tools, the content's grammar must be Lark's, with a rule `start`"
+        f"{form.asked_by}: beside tools, a grammar must be in Lark syntax and have a rule `start`; "
+        "this one has none"
     )
     raise invalid_request(message, param=form.asked_by, code="unsupported_option")

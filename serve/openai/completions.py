@@ -75,7 +75,9 @@ def completions_router(service: Service) -> APIRouter:
         given = body.prompts()
         service.engine.check_room(len(given) * body.num_choices, client_of(request).name)
         if not given:
-            raise invalid_request("there is no prompt", param="prompt")
+            raise invalid_request(
+                "prompt: expected a text or token ids, got an empty list", param="prompt"
+            )
 
         def plan() -> tuple[Request, ...]:
             prompts = [Prompt(prompt_ids(service, prompt)) for prompt in given]

@@ -76,10 +76,13 @@ def _part(part: Any) -> TextPart | ImagePart:
     if kind == IMAGE:
         return ImagePart(image_url=_image_url(part))
     if kind != TEXT:
-        message = f"messages: content parts are {TEXT} and {IMAGE}; type {kind!r:.100} is not taken"
+        message = (
+            f"messages: a content part must be of type {TEXT} or {IMAGE}; {kind!r:.100} is not "
+            "implemented"
+        )
         raise invalid_option("messages", message)
     if not isinstance(part.get("text"), str):
-        raise invalid_option("messages", "a text part needs a string in its field `text`")
+        raise invalid_option("messages", "messages: a part of type text needs a string `text`")
     return TextPart(text=part["text"])
 
 
@@ -87,7 +90,9 @@ def _image_url(part: dict[str, Any]) -> ImageURL:
     given = part.get("image_url")
     fields = {"url": given} if isinstance(given, str) else given
     if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
-        message = "an image_url part needs an object `image_url` with a string `url`"
+        message = (
+            "messages: a part of type image_url needs an object `image_url` with a string `url`"
+        )
         raise invalid_option("messages", message)
     for name in REFUSED:
         if part.get(name) is not None or fields.get(name) is not None:

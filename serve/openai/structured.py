@@ -53,7 +53,7 @@ class StructuredFields(RefusesUnsupported):
         if not asked:
             return None
         if len(asked) > 1:
-            raise invalid_option([*asked][1], f"only one of {', '.join(asked)} can be given")
+            raise invalid_option([*asked][1], f"give only one of {', '.join(asked)}")
         ((name, form),) = asked.items()
         try:
             return StructuredOutputs(**form, asked_by=name)

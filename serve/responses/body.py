@@ -12,10 +12,10 @@ from serve.responses.tools import AbsentTool
 
 Ended = Literal["completed", "incomplete", "failed"]
 ENDED: dict[str, Ended] = {"stop": "completed", "length": "incomplete"}
-"""Status by the engine's finish reason. For any other reason, the server gave up the request."""
+"""Status by the engine's finish reason. For any other reason, the server aborted the request."""
 MOST_REPEATED = 4 * 2**20
 """Limit in bytes of the parameters in every answer: not all of them need be in the prompt."""
-GIVEN_UP = "the server gave the request up"
+ABORTED = "the server aborted the request"
 
 
 def asked(body: ResponseRequest) -> dict[str, JsonText]:
@@ -54,7 +54,7 @@ def ended(finish_reason: str) -> dict[str, Any]:
     """Return the fields of a response's end."""
     status = ENDED.get(finish_reason, "failed")
     if status == "failed":
-        return failed(ApiError(500, GIVEN_UP, code="generation_failed"))
+        return failed(ApiError(500, ABORTED, code="generation_failed"))
     cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
     return {"status": status, "completed_at": int(time.time()), "incomplete_details": cut}
 

@@ -32,10 +32,6 @@ def responses_router(service: Service, num_keys: int, max_body_bytes: int) -> AP
     """
     router, stores = APIRouter(route_class=JsonRoute), ResponseStores(num_keys)
 
-    def stored(request: fastapi.Request, response_id: str) -> StoredTurn:
-        owner = key_owner(request)
-        return stores.of(owner).get(owner, response_id)
-
     @router.post("/v1/responses")
     async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:
         service.check_model(body.model)
@@ -57,6 +53,17 @@ def responses_router(service: Service, num_keys: int, max_body_bytes: int) -> AP
         sent = await respond(service, request, answer, streamed=bool(body.stream))
         sent.headers.update(keep_header(service, planned.chat))
         return sent
+
+    _add_stored(router, stores)
+    return router
+
+
+def _add_stored(router: APIRouter, stores: ResponseStores) -> None:
+    """Add the endpoints of stored responses. Each key has its own."""
+
+    def stored(request: fastapi.Request, response_id: str) -> StoredTurn:
+        owner = key_owner(request)
+        return stores.of(owner).get(owner, response_id)
 
     @router.get("/v1/responses/{response_id}")
     async def retrieve_response(
@@ -89,5 +96,3 @@ def responses_router(service: Service, num_keys: int, max_body_bytes: int) -> AP
         turn = stored(request, response_id)
         listed = await in_thread(partial(input_items, turn, after, limit, order))
         return Response(listed, media_type="application/json")
-
-    return router

@@ -36,7 +36,7 @@ def _part_text(part: Any) -> str:
         raise unsupported_option(f"a part of type {str(kind)[:100]!r}", instead, param="input")
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
-        raise invalid_option("input", f"a part of type {kind!r} needs a string as its text")
+        raise invalid_option("input", f"input: a part of type {kind!r} needs a string as its text")
     check_breakpoint(part, "input")
     return text
 
@@ -85,7 +85,9 @@ def _image(part: dict[str, Any]) -> InputImage:
         instead = "no files are kept here: send an image_url"
         raise unsupported_option("file_id of an input_image", instead, param="input")
     if not isinstance(part.get("image_url"), str):
-        raise invalid_option("input", "a part of type 'input_image' needs a string `image_url`")
+        raise invalid_option(
+            "input", "input: a part of type 'input_image' needs a string `image_url`"
+        )
     check_breakpoint(part, "input")
     detail = read_detail(part.get("detail"), "input")
     return InputImage(image_url=part["image_url"], detail=detail)
@@ -207,5 +209,5 @@ def unsealed(content: str) -> str:
             return b"".join(pieces).decode()
     except ValueError:
         pass
-    message = "the encrypted_content of a reasoning item was not made here; leave the item out"
+    message = "input: the encrypted_content of a reasoning item was not made here; leave it out"
     raise invalid_option("input", message)

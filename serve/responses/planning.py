@@ -209,5 +209,8 @@ def _stored(before: Before) -> dict[str, bytes]:
 
 
 def _too_large(param: str, found: str, room: int) -> ApiError:
-    message = f"{found}; what a body names may have {room} here (--max-body-size, less the rest)"
+    message = (
+        f"{found}; all that a body refers to may have {room} bytes here (--max-body-size, less the "
+        "size of the body)"
+    )
     return invalid_request(message, param=param)

@@ -150,7 +150,7 @@ def finish_reason(state: ChoiceState) -> dict[str, Any] | None:
     if kind == "stop":
         matched = state.token_ids[-1] if state.stop_reason is None else state.stop_reason
         return {"type": kind, "matched": matched}
-    return {"type": kind, "message": "the server gave the request up"}
+    return {"type": kind, "message": "the server aborted the request"}
 
 
 def cached_details(cached: TokensByTier) -> dict[str, int]:

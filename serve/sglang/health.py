@@ -28,7 +28,7 @@ def health_router(engine: EngineThread) -> APIRouter:
         if looking is None or looking.done():
             looking = asyncio.create_task(_puts_out_tokens(engine))
         if not await asyncio.shield(looking):
-            message = f"the engine has put out no token for {TIMEOUT_S:g} seconds"
+            message = f"the engine has generated no token for {TIMEOUT_S:g} seconds"
             raise ApiError(503, message, code="unavailable")
         return Response()
 

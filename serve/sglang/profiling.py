@@ -33,11 +33,15 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
         if directory is None:
             raise invalid_request(NO_DIRECTORY, code="unsupported_option")
         if fields.get("num_steps") is not None:
-            message = "num_steps is not implemented: a trace ends with /stop_profile"
+            message = "num_steps is not implemented in this release; end traces with /stop_profile"
             raise invalid_request(message, param="num_steps", code="unsupported_option")
         async with lock:
             if running:
-                raise ApiError(409, "a trace is under way", code="profile_running")
+                raise ApiError(
+                    409,
+                    "a trace is running already: end it with /stop_profile",
+                    code="profile_running",
+                )
             await in_thread(partial(profiler.start_trace, str(directory)))
             running = True
         ignored = [name for name in IGNORED if fields.get(name) is not None]
@@ -48,7 +52,9 @@ def profiling_router(directory: Path | None, profiler: Profiler) -> APIRouter:
         nonlocal running
         async with lock:
             if not running:
-                raise ApiError(409, "no trace is under way", code="no_profile")
+                raise ApiError(
+                    409, "no trace is running: begin one with /start_profile", code="no_profile"
+                )
             running = False
             await in_thread(profiler.stop_trace)
         return {"success": True}

@@ -99,9 +99,11 @@ class GenerateRequest(RefusesUnsupported):
         if (self.text is None) == (self.input_ids is None):
             raise invalid_option("text", "give one of text and input_ids")
         if [] in (self.text, self.input_ids):
-            raise invalid_option("text", "there is no prompt")
+            raise invalid_option("text", "text: expected a prompt, got an empty list")
         if self._batched and len(self._prompts) > MOST_ENTRIES["text"]:
-            message = f"there may be at most {MOST_ENTRIES['text']} prompts"
+            message = (
+                f"there may be at most {MOST_ENTRIES['text']} prompts; got {len(self._prompts)}"
+            )
             raise invalid_option("input_ids", message)
         _ = self.asked
         return self
@@ -144,5 +146,7 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
-        raise invalid_option(name, f"{name} must have {count} entries, one a prompt")
+        raise invalid_option(
+            name, f"{name} must have {count} entries, one per prompt; got {len(value)}"
+        )
     return value

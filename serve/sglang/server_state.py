@@ -62,7 +62,7 @@ def server_state_router(service: Service, version: str) -> APIRouter:
         with suppress(TimeoutError):
             await asyncio.wait_for(engine.idle(), timeout)
         if not await engine.reset_prefix_cache():
-            message = "the cache is in use: requests are under way; set timeout to wait for them"
+            message = "the cache is in use: requests are in flight; set timeout to wait for them"
             raise invalid_request(message, code="cache_in_use")
         return {"success": True}
 

@@ -177,7 +177,7 @@ REFUSED = {
     "text and image_url": chat(
         {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,"}}
     ),
-    "'input_audio' is not taken": chat({"type": "input_audio", "input_audio": {}}),
+    "'input_audio' is not implemented": chat({"type": "input_audio", "input_audio": {}}),
     "needs an object `image_url`": chat({"type": "image_url"}),
     "detail of an image": chat(part(picture(), detail="ultra")),
     "uuid is not implemented": chat({**IMAGE, "uuid": "mine"}),

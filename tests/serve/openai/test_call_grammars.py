@@ -152,7 +152,7 @@ def test_with_tools_an_answer_is_calls_or_has_the_form(name: str, form: str) -> 
 
 
 def test_beside_tools_a_grammar_is_larks() -> None:
-    with pytest.raises(ApiError, match="Lark's, with a rule `start`"):
+    with pytest.raises(ApiError, match="must be in Lark syntax and have a rule `start`"):
         form_of("kimi", {"guided_grammar": 'root ::= "a"'})
     for broken in ("start: ((", 'start: "a"\n} x: "b"', "start: nothing"):
         with pytest.raises(ValueError, match="guided_grammar: "):
