@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 from eagle3_jax.engine import EngineStats
 
 LABELS = ("model_name", "engine")
-Rows = tuple[tuple[str, str, str], ...]
+MetricRows = tuple[tuple[str, str, str], ...]
 """Metrics that are fields of an object: name, field and description."""
 
-COUNTERS: Rows = (
+COUNTERS: MetricRows = (
     ("vllm:spec_decode_num_drafts", "num_drafts", "Rounds that verified draft tokens"),
     ("vllm:spec_decode_num_draft_tokens", "num_draft_tokens", "Draft tokens verified"),
     ("vllm:spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
@@ -107,10 +107,10 @@ class LabelledCollector(Collector):
         family = GaugeMetricFamily(name, text, labels=(*LABELS, label))
         return self._filled(family, {(key,): value for key, value in values.items()})
 
-    def _counters(self, rows: Rows, source: object) -> Iterable[Metric]:
+    def _counters(self, rows: MetricRows, source: object) -> Iterable[Metric]:
         return (self._counter(name, text, getattr(source, field)) for name, field, text in rows)
 
-    def _gauges(self, rows: Rows, source: object) -> Iterable[Metric]:
+    def _gauges(self, rows: MetricRows, source: object) -> Iterable[Metric]:
         return (self._gauge(name, text, getattr(source, field)) for name, field, text in rows)
 
     def _filled(
@@ -127,7 +127,7 @@ class CountsCollector(LabelledCollector):
     """Fields of an object as counters and gauges."""
 
     def __init__(
-        self, labels: Sequence[str], source: object, counters: Rows, gauges: Rows = ()
+        self, labels: Sequence[str], source: object, counters: MetricRows, gauges: MetricRows = ()
     ) -> None:
         super().__init__(labels)
         self._source, self._rows = source, (counters, gauges)
