@@ -89,7 +89,7 @@ AsBlocks = BeforeValidator(_as_blocks, json_schema_input_type=str | list[dict[st
 """Converts a string to one text block."""
 TextOnly = Annotated[TextBlock, only("content", ("text",), TEXT_ONLY)]
 Texts = Annotated[list[TextOnly], AsBlocks]
-Seen = Annotated[
+ResultBlock = Annotated[
     TextBlock | ImageBlock,
     Field(discriminator="type"),
     only("content of a tool_result", ("text", "image"), NO_MORE),
@@ -103,7 +103,7 @@ class ToolResultBlock(KnownFields):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Annotated[list[Seen], AsBlocks] = Field(default_factory=list)
+    content: Annotated[list[ResultBlock], AsBlocks] = Field(default_factory=list)
     is_error: bool | None = None
     cache_control: CacheControl = None
 

@@ -19,15 +19,15 @@ CHAT_FORMATS = {known.name: known for known in (KIMI_K2, MINIMAX_M2)}
 class ChatReading:
     """Parsers for chat answers, and marks (special tokens with a meaning) by token id.
 
-    `auto_tool_choice`: the model may decide by itself to call a tool. `told`: the format of calls
-    in a history, whether or not calls in answers are parsed.
+    `auto_tool_choice`: the model may decide by itself to call a tool. `history`: the format of
+    calls in a history, whether or not calls in answers are parsed.
     """
 
     reasoning: ChatFormat | None = None
     tools: ChatFormat | None = None
     auto_tool_choice: bool = False
     marks: Mapping[int, Mark] = field(default_factory=lambda: MappingProxyType({}))
-    told: ChatFormat | None = None
+    history: ChatFormat | None = None
 
     @property
     def call_ids(self) -> tuple[int, int]:

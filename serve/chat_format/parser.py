@@ -22,7 +22,7 @@ class AnswerParser:
         inside_reasoning: whether the prompt ends inside the reasoning.
         schemas: argument schemas of the offered functions; None if there are none.
         one_call: drop everything after the first call.
-        tells_reasoning: False drops the reasoning.
+        includes_reasoning: False drops the reasoning.
         skip_special: whether the text omits special tokens.
     """
 
@@ -34,7 +34,7 @@ class AnswerParser:
         inside_reasoning: bool,
         schemas: Schemas | None,
         one_call: bool = False,
-        tells_reasoning: bool = True,
+        includes_reasoning: bool = True,
         skip_special: bool = True,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
@@ -45,7 +45,7 @@ class AnswerParser:
             one_call=one_call,
             new_id=new_id,
         )
-        self._tells_reasoning = tells_reasoning
+        self._includes_reasoning = includes_reasoning
         self.has_calls = False
 
     def take(self, token_ids: Sequence[int], text: str, *, final: bool) -> AnswerParts:
@@ -63,7 +63,7 @@ class AnswerParser:
             yield self._told(self._reader.take([], final=True))
 
     def _told(self, parts: AnswerParts) -> AnswerParts:
-        if not self._tells_reasoning:
+        if not self._includes_reasoning:
             parts.reasoning = ""
         self.has_calls |= bool(parts.calls)
         return parts

@@ -42,7 +42,7 @@ def end_of_open_reasoning(
     return end if last == begin or (always and last != end) else None
 
 
-def behind(
+def after_reasoning(
     form: StructuredOutputs | None, end_of_reasoning: int | None
 ) -> StructuredOutputs | None:
     """Make the constraint start after open reasoning. A triggered grammar is unchanged."""

@@ -38,7 +38,7 @@ class ShownRoles:
         self.shows = lru_cache(maxsize=32)(self._shows)
         """Return whether a message with this role within a conversation appears in the prompt."""
 
-    def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def shown(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return messages, merging initial system ones if needed. ValueError for one not shown."""
         first = list(takewhile(lambda m: m["role"] == "system", messages))
         rest = messages[len(first) :]

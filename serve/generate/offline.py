@@ -24,7 +24,7 @@ from eagle3_jax.engine import (
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.asgi.sse import synthetic_field
-from serve.chat_format.reasoning import behind, end_of_open_reasoning
+from serve.chat_format.reasoning import after_reasoning, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.openai.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
@@ -136,7 +136,7 @@ def run(options: GenerateOptions) -> int:
         words = spell_bad_words(pair.tokenizer, options.bad_words)
         sampling = SamplingParams(**{**defaults, **options.sampling, "bad_words_ids": words})
         for index, prompt in enumerate(prompts):
-            outputs = behind(form, end_of_open_reasoning(prompt, pair.tokenizer))
+            outputs = after_reasoning(form, end_of_open_reasoning(prompt, pair.tokenizer))
             params = replace(sampling, structured_outputs=outputs)
             engine.add(Request(str(index), prompt, params))
         echoes = [pair.tokenizer.decode(prompt, skip_special=False) for prompt in prompts]

@@ -63,7 +63,7 @@ class TokenOrigins:
 CLIENT_CLOSED_REQUEST = 499
 
 
-class Form(Protocol):
+class BodyFormat(Protocol):
     """Formats the bodies of one endpoint."""
 
     id_prefix: str
@@ -101,7 +101,7 @@ class Answer:
     service: Service
     body: GenerationRequest
     choices: Choices
-    form: Form
+    form: BodyFormat
     envelope: dict[str, Any]
     _origins: dict[int, TokenOrigins] = field(default_factory=dict)
 
@@ -181,7 +181,7 @@ async def answer(
     service: Service,
     request: fastapi.Request,
     body: GenerationRequest,
-    form: Form,
+    form: BodyFormat,
     requests: Sequence[Request],
     num_prompts: int,
 ) -> Response:

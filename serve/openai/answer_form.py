@@ -28,7 +28,7 @@ def answer_form(
     """
     form, chat_format = body.form, reading.tools
     may_be_text = form is None and not body.must_call
-    if not body.offered or (may_be_text and not (strict_tools or body.holds_calls)):
+    if not body.offered or (may_be_text and not (strict_tools or body.constrains_calls)):
         return form
     if chat_format is None:
         message = (
@@ -42,7 +42,7 @@ def answer_form(
     # An answer that must call tools has no content to constrain.
     content = None if body.must_call else form
     try:
-        functions = [_held(tool) if strict or tool.strict else tool for tool in body.callable]
+        functions = [_strict(tool) if strict or tool.strict else tool for tool in body.callable]
         rules = chat_format.grammar(functions, once)
     except (ValueError, RecursionError) as error:
         raise invalid_request(f"tools: {error}", param="tools") from error
@@ -57,7 +57,7 @@ def answer_form(
     return StructuredOutputs(grammar=grammar, between=between, asked_by="tools", parts=tuple(parts))
 
 
-def _held(tool: ToolSpec) -> ToolSpec:
+def _strict(tool: ToolSpec) -> ToolSpec:
     """Return the tool as a strict one: its arguments must match its schema."""
     return replace(tool, strict=True, parameters=drop_vacuous_keywords(tool.parameters))
 

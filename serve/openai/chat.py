@@ -15,7 +15,7 @@ from serve.asgi.errors import invalid_request, shortened
 from serve.asgi.json_body import JsonRoute, templating
 from serve.chat_format.parser import AnswerParser
 from serve.chat_format.parts import AnswerParts, CallPart
-from serve.chat_format.reasoning import behind, end_of_open_reasoning
+from serve.chat_format.reasoning import after_reasoning, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
 from serve.images.errors import BadImage, ImagesBusy
 from serve.images.placing import Prompt, place
@@ -29,10 +29,10 @@ from serve.openai.logprob_forms import chat_logprobs
 from serve.openai.protocol import ChatCompletionRequest, ChatMessage
 from serve.openai.service import Service
 from serve.openai.thinking import thinking_budget
-from serve.openai.thinking_variables import AsksToThink, keep_header, template_variables
+from serve.openai.thinking_variables import ThinkingRequest, keep_header, template_variables
 
 
-class TemplateInput(AsksToThink, Protocol):
+class TemplateInput(ThinkingRequest, Protocol):
     """The fields of a body that its prompt is rendered from."""
 
     @property
@@ -40,7 +40,7 @@ class TemplateInput(AsksToThink, Protocol):
     def template_options(self) -> dict[str, Any]: ...
 
 
-class ChatForm:
+class ChatBodyFormat:
     """Formats chat answers. The role comes with the first content: no chunk precedes a token.
 
     Like OpenAI's, an answer with calls finishes with "tool_calls", but with "stop" if the request
@@ -131,7 +131,7 @@ def chat_router(service: Service) -> APIRouter:
         body: ChatCompletionRequest, request: fastapi.Request
     ) -> Response:
         requests, end_of_reasoning = await plan_chat(service, body, client=client_of(request).name)
-        form = ChatForm(service, body, end_of_reasoning)
+        form = ChatBodyFormat(service, body, end_of_reasoning)
         response = await answer(service, request, body, form, requests, 1)
         response.headers.update(keep_header(service, body))
         return response
@@ -179,7 +179,7 @@ def answer_parser(
         inside_reasoning=end_of_reasoning is not None,
         schemas={tool.name: tool.parameters for tool in offered} if offered else None,
         one_call=body.parallel_tool_calls is False,
-        tells_reasoning=body.tells_reasoning,
+        includes_reasoning=body.includes_reasoning,
         skip_special=body.skips_special,
     )
 
@@ -196,7 +196,7 @@ def _plan(
     most = body.thinking_tokens
     most = service.thinking_token_budget if most is None else most
     budget = thinking_budget(most, end_of_reasoning is not None, reading, tokenizer)
-    outputs = behind(form, end_of_reasoning)
+    outputs = after_reasoning(form, end_of_reasoning)
     return service.plan(body, [prompt], None, outputs, budget), end_of_reasoning
 
 
@@ -217,10 +217,10 @@ def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: 
     most = contexts * service.model.max_model_len
     try:
         said = [message.for_template() for message in messages]
-        told = template_messages(said, service.reading.told)
+        told = template_messages(said, service.reading.history)
         asked = body.template_options() | template_variables(service, body)
         options = {**service.template_kwargs, **asked}
-        ids = service.tokenizer.encode_chat(service.roles.told(told), most, **options)
+        ids = service.tokenizer.encode_chat(service.roles.shown(told), most, **options)
         seen = [images[source] for source in sources_in([m.content for m in messages])]
         prompt = place(ids, seen, service.images.placeholder) if seen else Prompt(ids)
         if len(prompt.ids) > most:

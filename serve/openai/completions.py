@@ -21,7 +21,7 @@ from serve.openai.service import Service, TokenizerLike
 DEFAULT_MAX_TOKENS = 16
 
 
-class CompletionForm:
+class CompletionBodyFormat:
     """Formats text completions. Chunks look like whole answers; an echo comes with the first."""
 
     id_prefix = "cmpl"
@@ -84,7 +84,7 @@ def completions_router(service: Service) -> APIRouter:
             return service.plan(body, prompts, DEFAULT_MAX_TOKENS, body.form)
 
         requests = await tokenising(request, plan)
-        form = CompletionForm(body, service.tokenizer, service.token_texts)
+        form = CompletionBodyFormat(body, service.tokenizer, service.token_texts)
         return await answer(service, request, body, form, requests, len(given))
 
     return router

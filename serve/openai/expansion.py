@@ -11,7 +11,7 @@ from serve.pair.bad_words import Encoder, spell_bad_words
 NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
 MAX_NAMED_TOKENS = 2**19
 """Entries of NAMING_OPTIONS over all choices, as the engine thread reads each for every choice."""
-MAX_TOLD = 2**23
+MAX_RETURNED = 2**23
 """Log-probabilities and prompt tokens of an answer. Twenty for each token of a context of 262,144
 make 5.5 million."""
 
@@ -21,7 +21,7 @@ class Expansion:
     """Counts, prompt by prompt, what the choices of one HTTP request name and receive."""
 
     named: int = 0
-    told: int = 0
+    returned: int = 0
     spelled: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     """Token ids of bad words, which most prompts share."""
 
@@ -51,24 +51,24 @@ class Expansion:
             usual: the limit without one from the client; less if the answer would be too large.
 
         Raises:
-            ApiError: 400 if the prompt and `limit` exceed MAX_TOLD.
+            ApiError: 400 if the prompt and `limit` exceed MAX_RETURNED.
         """
         each = 0 if body.num_prompt_logprobs is None else body.num_prompt_logprobs + 1
-        self._tell(body.num_choices * prompt * (each + body.repeats_prompt), "prompt")
+        self._count_returned(body.num_choices * prompt * (each + body.repeats_prompt), "prompt")
         if body.num_logprobs is None:
             return usual if limit is None else limit
         each = body.num_choices * (body.num_logprobs + 1)
         if limit is None:
-            limit = max(1, min(usual, (MAX_TOLD - self.told) // each))
-        self._tell(each * limit, "max_tokens")
+            limit = max(1, min(usual, (MAX_RETURNED - self.returned) // each))
+        self._count_returned(each * limit, "max_tokens")
         return limit
 
-    def _tell(self, count: int, param: str) -> None:
-        self.told += count
-        if self.told > MAX_TOLD:
+    def _count_returned(self, count: int, param: str) -> None:
+        self.returned += count
+        if self.returned > MAX_RETURNED:
             message = (
-                f"an answer may have {MAX_TOLD} log-probabilities and tokens of prompts, those of "
-                f"all choices together; this one may have {self.told}: ask for fewer choices, "
-                "tokens or log-probabilities"
+                f"an answer may have {MAX_RETURNED} log-probabilities and tokens of prompts, "
+                f"those of all choices together; this one may have {self.returned}: ask for fewer "
+                "choices, tokens or log-probabilities"
             )
             raise invalid_request(message, param=param)

@@ -102,7 +102,7 @@ class ThinkingFields(BaseModel):
         )
 
     @property
-    def tells_reasoning(self) -> bool:
+    def includes_reasoning(self) -> bool:
         """True if the answer includes the reasoning."""
         excluded = self.reasoning is not None and bool(self.reasoning.exclude)
         return self.include_reasoning is not False and not excluded

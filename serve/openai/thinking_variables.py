@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 KEEP_HEADER = "x-thinking-keep"
 
 
-class AsksToThink(Protocol):
+class ThinkingRequest(Protocol):
     """A body with `ThinkingFields` that renders a template."""
 
     @property
@@ -30,7 +30,7 @@ class AsksToThink(Protocol):
     def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
 
 
-def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
+def template_variables(service: Service, body: ThinkingRequest) -> dict[str, Any]:
     """Return the template variables that carry a request's fields about thinking.
 
     Raises 400 if the checkpoint cannot do it or `chat_template_kwargs` contradict the fields.
@@ -52,7 +52,7 @@ def template_variables(service: Service, body: AsksToThink) -> dict[str, Any]:
     return asked
 
 
-def keep_header(service: Service, body: AsksToThink) -> dict[str, str]:
+def keep_header(service: Service, body: ThinkingRequest) -> dict[str, str]:
     """Return the header for a body whose requested reasoning the template drops; else {}."""
     switch = switch_of(service.tokenizer.template_text)
     keeps = _asked(body.keeps, (PRESERVE,), body.chat_template_kwargs or {}, switch)

@@ -153,7 +153,7 @@ class ToolFields(BaseModel):
         return self.names_tool or mode == "required"
 
     @property
-    def holds_calls(self) -> bool:
+    def constrains_calls(self) -> bool:
         """True if a call that the model may choose to make must be constrained."""
         limited = isinstance(self.tool_choice, AllowedChoice)
         return limited or any(tool.strict for tool in self.offered)

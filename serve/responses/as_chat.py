@@ -10,7 +10,7 @@ from serve.responses.items import (
     Item,
     MessageItem,
     ReasoningItem,
-    Seen,
+    TextOrParts,
 )
 from serve.responses.protocol import ResponseRequest
 from serve.responses.tools import chat_tools, full_name
@@ -27,7 +27,7 @@ def as_chat(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatComple
     fields |= {
         "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
-        "logprobs": body.tells_logprobs or None,
+        "logprobs": body.includes_logprobs or None,
         "response_format": body.text and body.text.response_format(),
         "reasoning_effort": body.reasoning and body.reasoning.effort,
         **chat_tools(body.tools or [], body.tool_choice),
@@ -102,7 +102,7 @@ def _of_others(item: Item) -> dict[str, Any]:
             raise TypeError(item)
 
 
-def _content(content: Seen) -> Any:
+def _content(content: TextOrParts) -> Any:
     return content if isinstance(content, str) else [part.as_chat() for part in content]
 
 

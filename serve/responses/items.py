@@ -69,7 +69,7 @@ class InputImage(BaseModel):
         return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
 
 
-def _seen(content: Any) -> Any:
+def _text_or_parts(content: Any) -> Any:
     """Return the parts of a content with images, or the text of a content without."""
     if not isinstance(content, list) or not any(map(_is_image, content)):
         return _joined(content)
@@ -94,7 +94,7 @@ def _image(part: dict[str, Any]) -> InputImage:
 
 
 Text = Annotated[str, BeforeValidator(_joined)]
-Seen = Annotated[str | list[InputText | InputImage], BeforeValidator(_seen)]
+TextOrParts = Annotated[str | list[InputText | InputImage], BeforeValidator(_text_or_parts)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 
 
@@ -106,7 +106,7 @@ class MessageItem(RefusesUnsupported):
     type: Literal["message"] = "message"
     id: Name | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Seen
+    content: TextOrParts
 
     @model_validator(mode="after")
     def _check_images(self) -> "MessageItem":
@@ -155,7 +155,7 @@ class CallOutputItem(RefusesUnsupported):
     call_id: Name
     name: Name | None = None
     namespace: Name | None = None
-    output: Seen
+    output: TextOrParts
 
 
 class ItemReference(BaseModel):

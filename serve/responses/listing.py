@@ -11,7 +11,7 @@ from serve.responses.items import (
     Item,
     MessageItem,
     ReasoningItem,
-    Seen,
+    TextOrParts,
     read_items,
 )
 from serve.responses.store import StoredTurn
@@ -74,5 +74,5 @@ def _listed(item: Item, item_id: str) -> dict[str, Any]:
             return {**fields, "call_id": item.call_id, "output": output}
 
 
-def _parts(parts: Seen) -> list[dict[str, Any]]:
+def _parts(parts: TextOrParts) -> list[dict[str, Any]]:
     return [part.model_dump() for part in parts if not isinstance(part, str)]

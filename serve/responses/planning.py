@@ -79,7 +79,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Before:
+class StoredContext:
     """The stored turn that a request continues, and stored items that it refers to, by id.
 
     `room` is the limit in bytes of both together. An item counts as often as the request names it.
@@ -104,7 +104,7 @@ class PlannedResponse:
     asked: dict[str, JsonText]
 
 
-def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> Before:
+def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> StoredContext:
     """Return the stored data that a request refers to.
 
     Raises 404 for data that its key does not have, 400 for a conversation larger than `room` bytes.
@@ -116,15 +116,15 @@ def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int
         if isinstance(item, ItemReference) and item.id not in referred:
             run = item.id.partition("_")[2].rpartition("_")[0]
             referred[item.id] = store.get(owner, f"resp_{run}", "input")
-    behind = previous.said if previous else 0
-    if behind > room:
-        found = f"the conversation so far has {behind} bytes"
+    stored = previous.total_size if previous else 0
+    if stored > room:
+        found = f"the conversation so far has {stored} bytes"
         raise _too_large("previous_response_id", found, room)
-    return Before(previous, referred, room - behind)
+    return StoredContext(previous, referred, room - stored)
 
 
 async def plan_response(
-    service: Service, body: ResponseRequest, before: Before, client: str
+    service: Service, body: ResponseRequest, before: StoredContext, client: str
 ) -> PlannedResponse:
     """Plan a client's request in threads. Raises ApiError for one that cannot run."""
     with fields_renamed(NAMES):
@@ -169,7 +169,7 @@ async def _hold_images(
 
 
 def _translate(
-    body: ResponseRequest, before: Before
+    body: ResponseRequest, before: StoredContext
 ) -> tuple[ChatCompletionRequest, bytes, dict[str, JsonText]]:
     """Return the conversation's chat, the request's items in stored form, and its parameters."""
     said, inputs = _items(body, before)
@@ -178,7 +178,7 @@ def _translate(
     return chat, json_bytes(stored), asked(body)
 
 
-def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item]]:
+def _items(body: ResponseRequest, before: StoredContext) -> tuple[list[Item], list[Item]]:
     """Return the items of the conversation so far, and those of the request without references.
 
     Raises 400, before an item is built, if they exceed the limits of a body. An item counts as
@@ -199,7 +199,7 @@ def _items(body: ResponseRequest, before: Before) -> tuple[list[Item], list[Item
     return [item for text in said for item in read_items(text)], inputs
 
 
-def _stored(before: Before) -> dict[str, bytes]:
+def _stored(before: StoredContext) -> dict[str, bytes]:
     """Return the items of the referred turns, by id, as JSON. Raises 400 for too many."""
     texts = [turn.outputs for turn in dict.fromkeys(before.referred.values())]
     if (size := sum(map(len, texts))) > before.room:

@@ -102,7 +102,7 @@ class ResponseRequest(GenerationRequest):
     def _check_response(self) -> Self:
         if not self.input and self.previous_response_id is None:
             raise invalid_option("input", "input must be a text or a list of items")
-        if self.top_logprobs and not self.tells_logprobs:
+        if self.top_logprobs and not self.includes_logprobs:
             message = f'top_logprobs needs "{LOGPROBS}" in include'
             raise invalid_option("top_logprobs", message)
         return self
@@ -110,10 +110,10 @@ class ResponseRequest(GenerationRequest):
     @property
     def num_logprobs(self) -> int | None:
         """The field `top_logprobs` if `include` asks for log-probabilities, else None."""
-        return (self.top_logprobs or 0) if self.tells_logprobs else None
+        return (self.top_logprobs or 0) if self.includes_logprobs else None
 
     @property
-    def tells_logprobs(self) -> bool:
+    def includes_logprobs(self) -> bool:
         """True if the text's tokens come with their log-probabilities."""
         return LOGPROBS in (self.include or ())
 

@@ -33,8 +33,8 @@ class StoredTurn:
     """Number of references from the store and from retained later turns."""
 
     def __post_init__(self) -> None:
-        behind = self.previous.said if self.previous else 0
-        self.said = len(self.inputs) + len(self.outputs) + behind
+        earlier = self.previous.total_size if self.previous else 0
+        self.total_size = len(self.inputs) + len(self.outputs) + earlier
         """Size of the whole conversation in bytes."""
 
     @property

@@ -24,7 +24,7 @@ from serve.openai.expansion import Expansion
 from serve.openai.logprob_forms import TokenTexts, finite
 from serve.openai.service import Service
 from serve.sglang.abort import known_as
-from serve.sglang.protocol import Asked, GenerateRequest
+from serve.sglang.protocol import GenerateRequest, PromptOptions
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -49,9 +49,9 @@ def generate_router(service: Service) -> APIRouter:
     return router
 
 
-def _plan(service: Service, asked: Sequence[Asked]) -> list[tuple[Asked, Request]]:
+def _plan(service: Service, asked: Sequence[PromptOptions]) -> list[tuple[PromptOptions, Request]]:
     """Return the engine requests of the prompts, each with its prompt's parameters."""
-    planned: list[tuple[Asked, Request]] = []
+    planned: list[tuple[PromptOptions, Request]] = []
     expansion = Expansion()
     for one in asked:
         prompts = [Prompt(prompt_ids(service, one.prompt))]
@@ -68,7 +68,7 @@ class GenerateAnswer:
     """The answer of one request in flight. `asked` has an entry for each engine request."""
 
     body: GenerateRequest
-    asked: Sequence[Asked]
+    asked: Sequence[PromptOptions]
     choices: Choices
     texts: TokenTexts
     synthetic: dict[str, float]
@@ -108,7 +108,7 @@ class GenerateAnswer:
             **self._logprobs(state, asked),
         }
 
-    def _logprobs(self, state: ChoiceState, asked: Asked) -> dict[str, Any]:
+    def _logprobs(self, state: ChoiceState, asked: PromptOptions) -> dict[str, Any]:
         """Return [log-probability, id, text] per token; null for the first token of a prompt."""
         if (top := asked.sampling.logprobs) is None:
             return {}

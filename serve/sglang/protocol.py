@@ -58,7 +58,7 @@ class GenerateSampling(GenerationRequest):
         return self.logprobs
 
 
-class Asked(NamedTuple):
+class PromptOptions(NamedTuple):
     """The parameters of one prompt. Its log-probabilities begin at `logprob_start` (None: none)."""
 
     prompt: str | list[int]
@@ -123,21 +123,21 @@ class GenerateRequest(RefusesUnsupported):
         return self.text if self.input_ids is None else self.input_ids
 
     @cached_property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[PromptOptions]:
         """The parameters of each prompt."""
         prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
         count = len(prompts)
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)
         samplings = _each("sampling_params", samplings, count)
         others = zip(*(_each(name, getattr(self, name), count) for name in EACH), strict=True)
-        found: list[Asked] = []
+        found: list[PromptOptions] = []
         for prompt, sampling, said in zip(prompts, samplings, others, strict=True):
             rid, salt, wanted, top, start = said
             top = (top or 0) if wanted else None
             start = None if top is None or start is None or start < 0 else start
             counts = {"logprobs": top, "prompt_logprobs": None if start is None else top}
             sampling = sampling.model_copy(update=counts | {"cache_salt": salt})
-            found.append(Asked(prompt, sampling, rid, start))
+            found.append(PromptOptions(prompt, sampling, rid, start))
         return found
 
 

@@ -50,7 +50,7 @@ class SampleMaker:
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[Sample]:
         """Return one sample, or more if templates change past answers; ValueError for no answer."""
-        calls = choose_reading(self.tokenizer).told
+        calls = choose_reading(self.tokenizer).history
         try:
             read, sources = read_contents(template_messages(messages, calls))
         except ApiError as error:

@@ -72,7 +72,7 @@ def test_what_an_answer_may_tell_is_counted_for_all_choices_together(
 
 
 def test_an_answer_without_a_limit_is_as_long_as_may_be_told(fake: Served, monkeypatch) -> None:
-    monkeypatch.setattr(expansion, "MAX_TOLD", 8 * 21 * 5)
+    monkeypatch.setattr(expansion, "MAX_RETURNED", 8 * 21 * 5)
     body = {"messages": [TURN], "n": 8, "logprobs": True, "top_logprobs": 20}
     choices = fake.ask(CHAT, **body)["choices"]
     assert {len(choice["logprobs"]["content"]) for choice in choices} == {5}
