@@ -16,7 +16,6 @@ from eagle3_jax.sampling.token_mask import open_masks
 from serve.asgi.errors import ApiError
 from serve.chat_format.format import choose_reading
 from serve.chat_format.parser import AnswerParser
-from serve.chat_format.parts import regex_body
 from serve.openai.answer_form import answer_form
 from serve.openai.protocol import ChatCompletionRequest
 
