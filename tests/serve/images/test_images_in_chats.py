@@ -174,7 +174,7 @@ def test_a_stored_response_keeps_its_images_and_lists_them(server: Served) -> No
 
 IMAGE = part(picture())
 REFUSED = {
-    "text and image_url": chat(
+    "text or image_url": chat(
         {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,"}}
     ),
     "'input_audio' is not implemented": chat({"type": "input_audio", "input_audio": {}}),
