@@ -61,8 +61,10 @@ class MessageAnswer:
                 for event in events:
                     yield self._written(event)
         except EngineError as error:
-            told = as_api_error(error)
-            _, body = anthropic_form(told.status, told.message, told.param, self.request_id)
+            failure = as_api_error(error)
+            _, body = anthropic_form(
+                failure.status, failure.message, failure.param, self.request_id
+            )
             yield self._written(body)
 
     async def _events(self, stream: OutputStream) -> AsyncIterator[list[Event]]:
@@ -95,8 +97,8 @@ class MessageAnswer:
         self, content: list[dict[str, Any]], stop: dict[str, Any], usage: dict[str, Any]
     ) -> dict[str, Any]:
         run = self._state.request.request_id.rpartition("-")[0]
-        said = {"id": f"msg_{run}", "type": "message", "role": "assistant", "model": self.model}
-        return {**said, "content": content, **stop, "usage": usage}
+        head = {"id": f"msg_{run}", "type": "message", "role": "assistant", "model": self.model}
+        return {**head, "content": content, **stop, "usage": usage}
 
     def _stop(self) -> dict[str, Any]:
         """Return the stop reason. Raises ShuttingDown if the server aborted the answer."""

@@ -29,20 +29,22 @@ def chat_messages(
 
     Consecutive turns of the user, or of the assistant, are merged, as the protocol specifies.
     """
-    told = [block for block in system if not block.text.startswith(BILLING)]
-    messages = [{"role": "system", "content": _joined(told)}] if told else []
+    kept = [block for block in system if not block.text.startswith(BILLING)]
+    messages = [{"role": "system", "content": _joined(kept)}] if kept else []
     for kind, run in groupby(turns, key=type):
         blocks: list[Any] = [turn.content for turn in run]
         if kind is SystemTurn:
             messages += [{"role": "system", "content": _joined(each)} for each in blocks]
         elif kind is UserTurn:
-            messages += _said(list(chain.from_iterable(blocks)))
+            messages += _user_messages(list(chain.from_iterable(blocks)))
         else:
-            messages.append(_answered(list(chain.from_iterable(blocks))))
+            messages.append(_assistant_message(list(chain.from_iterable(blocks))))
     return messages
 
 
-def _said(blocks: Sequence[TextBlock | ImageBlock | ToolResultBlock]) -> Iterator[dict[str, Any]]:
+def _user_messages(
+    blocks: Sequence[TextBlock | ImageBlock | ToolResultBlock],
+) -> Iterator[dict[str, Any]]:
     """Yield one message for each call result, then the user's own message."""
     results = [block for block in blocks if isinstance(block, ToolResultBlock)]
     for result in results:
@@ -50,12 +52,14 @@ def _said(blocks: Sequence[TextBlock | ImageBlock | ToolResultBlock]) -> Iterato
         flag = [TextBlock(type="text", text="Error: ")] if result.is_error else []
         content = _parts([*flag, *result.content])
         yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
-    said = [block for block in blocks if not isinstance(block, ToolResultBlock)]
-    if said or not results:
-        yield {"role": "user", "content": _parts(said)}
+    own = [block for block in blocks if not isinstance(block, ToolResultBlock)]
+    if own or not results:
+        yield {"role": "user", "content": _parts(own)}
 
 
-def _answered(blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock]) -> dict[str, Any]:
+def _assistant_message(
+    blocks: Sequence[TextBlock | ThinkingBlock | ToolUseBlock],
+) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant"}
     thoughts = [block for block in blocks if isinstance(block, ThinkingBlock)]
     texts = [block for block in blocks if isinstance(block, TextBlock)]

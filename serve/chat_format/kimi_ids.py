@@ -25,8 +25,10 @@ def with_known_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     ids = _Ids()
     runs = groupby(messages, key=lambda message: message["role"] == "tool")
-    told = (ids.results([*run]) if are_results else map(ids.turn, run) for are_results, run in runs)
-    return list(chain.from_iterable(told))
+    converted = (
+        ids.results([*run]) if are_results else map(ids.turn, run) for are_results, run in runs
+    )
+    return list(chain.from_iterable(converted))
 
 
 class _Ids:
@@ -45,22 +47,22 @@ class _Ids:
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             waiting: dict[str, deque[str]] = {}
-            told = [self._call(call, waiting) for call in calls]
+            converted = [self._call(call, waiting) for call in calls]
             self._waiting |= waiting
             self._unanswered = list(chain.from_iterable(waiting.values()))
-            return {**message, "tool_calls": told}
+            return {**message, "tool_calls": converted}
         return message
 
     def results(self, run: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return consecutive results with Kimi's ids."""
-        told = [self._result(message) if message.get(ID) else message for message in run]
+        converted = [self._result(message) if message.get(ID) else message for message in run]
         unnamed = sum(not message.get(ID) for message in run)
         if unnamed and unnamed != len(self._unanswered):
             raise ValueError(
                 f"messages of the role tool need a {ID}: {unnamed} have none, and "
                 f"{len(self._unanswered)} calls before them have no result"
             )
-        return [m if m.get(ID) else {**m, ID: self._unanswered.pop(0)} for m in told]
+        return [m if m.get(ID) else {**m, ID: self._unanswered.pop(0)} for m in converted]
 
     def _call(self, call: Any, waiting: dict[str, deque[str]]) -> Any:
         match call:

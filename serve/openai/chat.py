@@ -216,11 +216,11 @@ def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: 
     messages = body.messages or ()
     most = contexts * service.model.max_model_len
     try:
-        said = [message.for_template() for message in messages]
-        told = template_messages(said, service.reading.history)
-        asked = body.template_options() | template_variables(service, body)
-        options = {**service.template_kwargs, **asked}
-        ids = service.tokenizer.encode_chat(service.roles.shown(told), most, **options)
+        plain = [message.for_template() for message in messages]
+        history = template_messages(plain, service.reading.history)
+        variables = body.template_options() | template_variables(service, body)
+        options = {**service.template_kwargs, **variables}
+        ids = service.tokenizer.encode_chat(service.roles.shown(history), most, **options)
         seen = [images[source] for source in sources_in([m.content for m in messages])]
         prompt = place(ids, seen, service.images.placeholder) if seen else Prompt(ids)
         if len(prompt.ids) > most:

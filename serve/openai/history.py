@@ -26,13 +26,13 @@ def template_messages(
     Raises:
         ApiError: 400 for arguments with more JSON values than a body may have.
     """
-    told = list(_turns(list(map(_plain, messages))))
+    merged = list(_turns(list(map(_plain, messages))))
     read = _as_sent
     if calls is None or calls.arguments_as_objects:
-        refuse_too_much([unwrapped(text).encode(errors="replace") for text in _arguments(told)])
+        refuse_too_much([unwrapped(text).encode(errors="replace") for text in _arguments(merged)])
         read = read_arguments
-    told = [_with_arguments(message, read) for message in told]
-    return told if calls is None else calls.with_known_ids(told)
+    merged = [_with_arguments(message, read) for message in merged]
+    return merged if calls is None else calls.with_known_ids(merged)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
@@ -41,18 +41,18 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     Templates print a null as "None". One that reads `reasoning` first would not look for
     `reasoning_content` if the former is present and empty.
     """
-    said = {k: value for k, value in message.items() if value is not None or k == "content"}
-    given = {name: said[name] for name in REASONING if said.get(name)}
+    fields = {k: value for k, value in message.items() if value is not None or k == "content"}
+    given = {name: fields[name] for name in REASONING if fields.get(name)}
     if not given:
-        return said
-    return {**said, **dict.fromkeys(REASONING, next(iter(given.values()))), **given}
+        return fields
+    return {**fields, **dict.fromkeys(REASONING, next(iter(given.values()))), **given}
 
 
 @dataclass
 class _AssistantTurn:
     """Messages of an assistant turn, its calls' results (the last at `end`), and later messages."""
 
-    said: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)
     end: int = -1
@@ -81,16 +81,16 @@ def _turns(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 if not turns[-1].goes_on(place):
                     turns.append(_AssistantTurn())
                 with_call[place] = turns[-1]
-                turns[-1].said.append(message)
+                turns[-1].answers.append(message)
                 turns[-1].end = max(turns[-1].end, ends.get(place, -1))
             case "tool" if place in call_of:
                 with_call[call_of[place]].results.append(message)
-            case "tool" if turns[-1].said and not message.get("tool_call_id"):
+            case "tool" if turns[-1].answers and not message.get("tool_call_id"):
                 turns[-1].results.append(message)
             case _:
                 turns[-1].others.append(message)
     for turn in turns:
-        yield from (*_joined(turn.said), *turn.results, *turn.others)
+        yield from (*_joined(turn.answers), *turn.results, *turn.others)
 
 
 def _calls_of_results(messages: Sequence[dict[str, Any]]) -> dict[int, int]:

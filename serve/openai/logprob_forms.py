@@ -69,12 +69,12 @@ def completion_logprobs(
     count: int,
 ) -> dict[str, Any]:
     """Return lists with one entry per token: text, logprob, `count` best and character offset."""
-    told = token_ids[: len(entries)]
+    covered = token_ids[: len(entries)]
     return {
-        "tokens": JsonList(texts.of(token_id).text for token_id in told),
+        "tokens": JsonList(texts.of(token_id).text for token_id in covered),
         "token_logprobs": JsonList(NULL if e is None else _number(_own(e)) for e in entries),
         "top_logprobs": JsonList(_by_text(texts, entry, count) for entry in entries),
-        "text_offset": JsonList(islice(offsets, len(told))),
+        "text_offset": JsonList(islice(offsets, len(covered))),
     }
 
 

@@ -122,11 +122,11 @@ class Service:
         expansion = expansion or Expansion()
         options = self._options(body, expansion, len(prompts) * body.num_choices)
         for prompt in prompts:
-            asked = body.token_limit
-            room = self._check_prompt(prompt.ids, None if body.ends_with_context else asked)
+            requested = body.token_limit
+            room = self._check_prompt(prompt.ids, None if body.ends_with_context else requested)
             # The requested limit, or the default if it fits.
             usual = options.get("max_tokens") or default_max_tokens or room
-            limit = None if asked is None else min(asked, room)
+            limit = None if requested is None else min(requested, room)
             limit = expansion.add(body, len(prompt.ids), limit, min(usual, room))
             seed = self.draw_seed() if body.seed is None else body.seed
             for sibling in range(body.num_choices):
@@ -182,10 +182,10 @@ class Service:
             raise invalid_request("the prompt has no tokens", param="prompt")
         room = self.model.max_model_len - len(prompt)
         if room < max(1, max_tokens or 1):
-            asked = f" and max_tokens is {max_tokens}" if max_tokens else ""
+            also = f" and max_tokens is {max_tokens}" if max_tokens else ""
             param = "max_tokens" if room >= 1 else "prompt"
             context = self.model.max_model_len
-            raise context_exceeded(context, f"{len(prompt)}{asked}", param=param)
+            raise context_exceeded(context, f"{len(prompt)}{also}", param=param)
         return room
 
 

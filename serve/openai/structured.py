@@ -43,18 +43,18 @@ class StructuredFields(RefusesUnsupported):
     @cached_property
     def form(self) -> StructuredOutputs | None:
         """The constraint on the answer, or None for free text."""
-        asked = {name: {kind: getattr(self, name)} for name, kind in OTHER_NAMES.items()}
-        asked = {name: form for name, form in asked.items() if None not in form.values()}
+        forms = {name: {kind: getattr(self, name)} for name, kind in OTHER_NAMES.items()}
+        forms = {name: form for name, form in forms.items() if None not in form.values()}
         if self.response_format is not None:
-            asked["response_format"] = _from_response_format(self.response_format)
+            forms["response_format"] = _from_response_format(self.response_format)
         if self.structured_outputs is not None:
-            asked["structured_outputs"] = _from_structured_outputs(self.structured_outputs)
-        asked = {name: form for name, form in asked.items() if form}
-        if not asked:
+            forms["structured_outputs"] = _from_structured_outputs(self.structured_outputs)
+        forms = {name: form for name, form in forms.items() if form}
+        if not forms:
             return None
-        if len(asked) > 1:
-            raise invalid_option([*asked][1], f"give only one of {', '.join(asked)}")
-        ((name, form),) = asked.items()
+        if len(forms) > 1:
+            raise invalid_option([*forms][1], f"give only one of {', '.join(forms)}")
+        ((name, form),) = forms.items()
         try:
             return StructuredOutputs(**form, asked_by=name)
         except ValueError as error:

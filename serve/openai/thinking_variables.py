@@ -39,17 +39,19 @@ def template_variables(service: Service, body: ThinkingRequest) -> dict[str, Any
     given = body.chat_template_kwargs or {}
     thinks = _asked(body.thinks, NAMES, given, switch)
     keeps = _asked(body.keeps, (PRESERVE,), given, switch)
-    asked = {} if thinks is None else _thinking(thinks, body.effort, switch, service.tokenizer)
+    variables = {} if thinks is None else _thinking(thinks, body.effort, switch, service.tokenizer)
     if keeps is not None and switch.preserves:
-        asked[PRESERVE] = keeps
+        variables[PRESERVE] = keeps
     elif keeps and not service.roles.keeps_reasoning:
         warn_of_unkept_thinking()
     elif keeps is False and service.roles.keeps_reasoning:
         raise _contradiction(f"{PRESERVE} false: the template keeps the reasoning of every turn")
-    for name in asked.keys() & given.keys():
-        if given[name] not in (None, asked[name]):
-            raise _contradiction(f"{name} {given[name]!r}: other fields ask for {asked[name]!r}")
-    return asked
+    for name in variables.keys() & given.keys():
+        if given[name] not in (None, variables[name]):
+            raise _contradiction(
+                f"{name} {given[name]!r}: other fields ask for {variables[name]!r}"
+            )
+    return variables
 
 
 def keep_header(service: Service, body: ThinkingRequest) -> dict[str, str]:

@@ -57,7 +57,7 @@ class ResponseAnswer:
             "object": "response",
             "created_at": int(time.time()),
             "model": body.model or service.model.names[0],
-            **planned.asked,
+            **planned.repeated,
             "seed": sampling.seed,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -114,12 +114,12 @@ class ResponseAnswer:
         silent = ends_with_stop_id(output) and not self._body.include_stop_str_in_output
         token_bytes, skips = self._service.tokenizer.token_bytes, self._body.skips_special
         tokens = list(zip(output.token_ids, output.logprobs, parts, strict=True))
-        told = [
+        covered = [
             (token_id, entry)
             for token_id, entry, part in (tokens[:-1] if silent else tokens)
             if part == "content" and token_bytes(token_id, skips)
         ]
-        ids, entries = [i for i, _ in told], [entry for _, entry in told]
+        ids, entries = [i for i, _ in covered], [entry for _, entry in covered]
         return list(chat_logprobs(self._service.token_texts, ids, entries, count))
 
     def _written(self, number: int, event: Event) -> Iterable[str]:

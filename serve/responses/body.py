@@ -18,7 +18,7 @@ MOST_REPEATED = 4 * 2**20
 ABORTED = "the server aborted the request"
 
 
-def asked(body: ResponseRequest) -> dict[str, JsonText]:
+def repeated_fields(body: ResponseRequest) -> dict[str, JsonText]:
     """Return the parameters that every event repeats, as JSON text. 400 above MOST_REPEATED."""
     form = body.text and body.text.format
     fields: dict[str, Any] = {

@@ -18,7 +18,7 @@ from serve.openai.content import as_errors
 from serve.openai.protocol import ChatCompletionRequest
 from serve.openai.service import Service
 from serve.responses.as_chat import as_chat, chat_messages
-from serve.responses.body import asked
+from serve.responses.body import repeated_fields
 from serve.responses.items import (
     CallOutputItem,
     InputImage,
@@ -94,14 +94,14 @@ class StoredContext:
 class PlannedResponse:
     """A planned response. The token `end_of_reasoning` ends reasoning left open by the prompt.
 
-    `inputs` are the request's own items in stored form. `asked` is repeated in the answer.
+    `inputs` are the request's own items in stored form. The answer repeats `repeated`.
     """
 
     chat: ChatCompletionRequest
     request: Request
     end_of_reasoning: int | None
     inputs: bytes
-    asked: dict[str, JsonText]
+    repeated: dict[str, JsonText]
 
 
 def look_up(store: ResponseStore, owner: bytes, body: ResponseRequest, room: int) -> StoredContext:
@@ -172,10 +172,10 @@ def _translate(
     body: ResponseRequest, before: StoredContext
 ) -> tuple[ChatCompletionRequest, bytes, dict[str, JsonText]]:
     """Return the conversation's chat, the request's items in stored form, and its parameters."""
-    said, inputs = _items(body, before)
-    chat = as_chat(body, chat_messages(body.instructions, [*said, *inputs]))
+    earlier, inputs = _items(body, before)
+    chat = as_chat(body, chat_messages(body.instructions, [*earlier, *inputs]))
     stored = [item.model_dump(exclude_none=True) for item in inputs]
-    return chat, json_bytes(stored), asked(body)
+    return chat, json_bytes(stored), repeated_fields(body)
 
 
 def _items(body: ResponseRequest, before: StoredContext) -> tuple[list[Item], list[Item]]:
@@ -185,7 +185,7 @@ def _items(body: ResponseRequest, before: StoredContext) -> tuple[list[Item], li
     often as it is named, and is built once.
     """
     turns = before.previous.conversation() if before.previous else []
-    said = [text for turn in turns for text in (turn.inputs, turn.outputs)]
+    earlier = [text for turn in turns for text in (turn.inputs, turn.outputs)]
     stored = _stored(before)
     names = [item.id for item in body.input or () if isinstance(item, ItemReference)]
     if missing := next((name for name in names if name not in stored), None):
@@ -193,10 +193,10 @@ def _items(body: ResponseRequest, before: StoredContext) -> tuple[list[Item], li
     named = [stored[name] for name in names]
     if (size := sum(map(len, named))) > before.room:
         raise _too_large("input", f"the items referred to have {size} bytes", before.room)
-    refuse_too_much([*said, *named])
+    refuse_too_much([*earlier, *named])
     built = {name: read_items(b"[%b]" % stored[name])[0] for name in set(names)}
     inputs = [built[i.id] if isinstance(i, ItemReference) else i for i in body.input or ()]
-    return [item for text in said for item in read_items(text)], inputs
+    return [item for text in earlier for item in read_items(text)], inputs
 
 
 def _stored(before: StoredContext) -> dict[str, bytes]:

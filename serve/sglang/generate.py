@@ -36,24 +36,26 @@ def generate_router(service: Service) -> APIRouter:
     @router.put("/generate", include_in_schema=False)
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: fastapi.Request) -> Response:
-        count = sum(one.sampling.num_choices for one in body.asked)
+        count = sum(one.sampling.num_choices for one in body.prompt_options)
         service.engine.check_room(count, client_of(request).name)
-        planned = await tokenising(request, partial(_plan, service, body.asked))
+        planned = await tokenising(request, partial(_plan, service, body.prompt_options))
         requests = await service.compile_grammars([one for _, one in planned])
-        asked = [one for one, _ in planned]
+        prompt_options = [one for one, _ in planned]
         synthetic = synthetic_field(service.engine.stats)
-        choices = Choices(requests, len(body.asked))
-        answer = GenerateAnswer(body, asked, choices, service.token_texts, synthetic)
+        choices = Choices(requests, len(body.prompt_options))
+        answer = GenerateAnswer(body, prompt_options, choices, service.token_texts, synthetic)
         return await respond(service, request, answer, streamed=bool(body.stream))
 
     return router
 
 
-def _plan(service: Service, asked: Sequence[PromptOptions]) -> list[tuple[PromptOptions, Request]]:
+def _plan(
+    service: Service, prompt_options: Sequence[PromptOptions]
+) -> list[tuple[PromptOptions, Request]]:
     """Return the engine requests of the prompts, each with its prompt's parameters."""
     planned: list[tuple[PromptOptions, Request]] = []
     expansion = Expansion()
-    for one in asked:
+    for one in prompt_options:
         prompts = [Prompt(prompt_ids(service, one.prompt))]
         form = one.sampling.form
         requests = service.plan(
@@ -65,10 +67,10 @@ def _plan(service: Service, asked: Sequence[PromptOptions]) -> list[tuple[Prompt
 
 @dataclass(frozen=True)
 class GenerateAnswer:
-    """The answer of one request in flight. `asked` has an entry for each engine request."""
+    """The answer of one request in flight. `prompt_options` has an entry per engine request."""
 
     body: GenerateRequest
-    asked: Sequence[PromptOptions]
+    prompt_options: Sequence[PromptOptions]
     choices: Choices
     texts: TokenTexts
     synthetic: dict[str, float]
@@ -95,9 +97,9 @@ class GenerateAnswer:
         }
 
     def _meta_info(self, state: ChoiceState) -> dict[str, Any]:
-        asked = self.asked[state.index]
+        prompt_options = self.prompt_options[state.index]
         return {
-            "id": asked.rid or state.request.request_id,
+            "id": prompt_options.rid or state.request.request_id,
             "finish_reason": finish_reason(state),
             "prompt_tokens": len(state.request.prompt_ids),
             "completion_tokens": len(state.token_ids),
@@ -105,16 +107,18 @@ class GenerateAnswer:
             "cached_tokens_details": cached_details(state.cached),
             "seed": state.seed,
             **speculation(state),
-            **self._logprobs(state, asked),
+            **self._logprobs(state, prompt_options),
         }
 
-    def _logprobs(self, state: ChoiceState, asked: PromptOptions) -> dict[str, Any]:
+    def _logprobs(self, state: ChoiceState, prompt_options: PromptOptions) -> dict[str, Any]:
         """Return [log-probability, id, text] per token; null for the first token of a prompt."""
-        if (top := asked.sampling.logprobs) is None:
+        if (top := prompt_options.sampling.logprobs) is None:
             return {}
         output = self._places("output", state.token_ids, state.logprobs, top)
         start = (
-            len(state.request.prompt_ids) if asked.logprob_start is None else asked.logprob_start
+            len(state.request.prompt_ids)
+            if prompt_options.logprob_start is None
+            else prompt_options.logprob_start
         )
         ids = state.request.prompt_ids[start:]
         entries: list[LogprobsOfToken | None] = list(state.prompt_logprobs[start:])

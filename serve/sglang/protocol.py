@@ -105,13 +105,13 @@ class GenerateRequest(RefusesUnsupported):
                 f"there may be at most {MOST_ENTRIES['text']} prompts; got {len(self._prompts)}"
             )
             raise invalid_option("input_ids", message)
-        _ = self.asked
+        _ = self.prompt_options
         return self
 
     @property
     def single(self) -> bool:
         """True if the answer is one object: for a single prompt, not in a list, with one choice."""
-        return not self._batched and self.asked[0].sampling.num_choices == 1
+        return not self._batched and self.prompt_options[0].sampling.num_choices == 1
 
     @property
     def _batched(self) -> bool:
@@ -123,7 +123,7 @@ class GenerateRequest(RefusesUnsupported):
         return self.text if self.input_ids is None else self.input_ids
 
     @cached_property
-    def asked(self) -> list[PromptOptions]:
+    def prompt_options(self) -> list[PromptOptions]:
         """The parameters of each prompt."""
         prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
         count = len(prompts)
@@ -131,8 +131,8 @@ class GenerateRequest(RefusesUnsupported):
         samplings = _each("sampling_params", samplings, count)
         others = zip(*(_each(name, getattr(self, name), count) for name in EACH), strict=True)
         found: list[PromptOptions] = []
-        for prompt, sampling, said in zip(prompts, samplings, others, strict=True):
-            rid, salt, wanted, top, start = said
+        for prompt, sampling, values in zip(prompts, samplings, others, strict=True):
+            rid, salt, wanted, top, start = values
             top = (top or 0) if wanted else None
             start = None if top is None or start is None or start < 0 else start
             counts = {"logprobs": top, "prompt_logprobs": None if start is None else top}
