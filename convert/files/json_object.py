@@ -34,29 +34,34 @@ def parse_value(text: str, **options: Any) -> Any:
     return value
 
 
-def parse_flag(
-    flag: str, text: str, fields: Mapping[str, tuple[Callable[[Any], bool], str]]
-) -> dict[str, Any]:
-    """Parse the JSON object that a flag takes, and return its fields that are not null.
+Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Known fields of an object, each with a check of its value and a description of allowed ones."""
 
-    `fields` has the known ones, each with a check and the description of its values.
 
-    Raises ValueError that names the flag, and the field that is unknown or has another value.
-    """
+def parse_flag(flag: str, text: str, checks: Checks) -> dict[str, Any]:
+    """Parse the JSON object that a flag takes; ValueError like `check_fields`."""
     try:
         given = parse_value(text)
     except ValueError as error:
         raise ValueError(f"{flag} is not valid JSON: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{flag} must be a JSON object; got {brief(given)}")
-    if unknown := sorted(given.keys() - fields.keys()):
-        raise ValueError(f"{flag}: unknown fields {unknown}; there are {', '.join(fields)}")
-    given = {name: value for name, value in given.items() if value is not None}
-    for name, value in given.items():
-        allowed, expected = fields[name]
+    return check_fields(flag, given, checks)
+
+
+def check_fields(where: str, given: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+    """Return the fields that are not null.
+
+    Raises ValueError that names `where` and the field that is unknown or has another value.
+    """
+    if unknown := sorted(given.keys() - checks.keys()):
+        raise ValueError(f"{where}: unknown fields {unknown}; there are {', '.join(checks)}")
+    fields = {name: value for name, value in given.items() if value is not None}
+    for name, value in fields.items():
+        allowed, expected = checks[name]
         if not allowed(value):
-            raise ValueError(f"{flag} {name} must be {expected}; got {brief(value)}")
-    return given
+            raise ValueError(f"{where} {name} must be {expected}; got {brief(value)}")
+    return fields
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

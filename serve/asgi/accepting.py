@@ -1,4 +1,4 @@
-"""Accepts connections, never more than file descriptors allow.
+"""Accepts connections, also by TLS, and never more than file descriptors allow.
 
 asyncio accepts connections until descriptors run out and then retries in a busy loop. Every
 connection takes one descriptor, of which a process has a limited number.

@@ -1,4 +1,4 @@
-"""Request models that stop at the first validation error and bound their lists."""
+"""Base classes of request models: bounded lists, and parts that stay as the client sent them."""
 
 from typing import Any, Self
 

@@ -1,4 +1,4 @@
-"""The parts of a chat answer: reasoning, content and tool calls, complete or incremental."""
+"""The parts of a chat answer, and of the grammars that constrain its tool calls."""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +9,8 @@ from eagle3_jax.sampling.structured_outputs import WHITESPACE
 
 JSON_OPTIONS = {"x-guidance": {"whitespace_pattern": WHITESPACE}}
 """Options for llguidance in every schema."""
+SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+"""An unescaped slash, which ends a regular expression; group 1 is an escaped character."""
 
 
 @dataclass
@@ -38,12 +40,8 @@ class ToolSpec:
     strict: bool = True
 
 
-SLASH = re.compile(r"(\\.)|/", re.DOTALL)
-"""An unescaped slash, which ends a regular expression; group 1 is an escaped character."""
-
-
 def regex_body(pattern: str) -> str:
-    """Return a regular expression as the body of a /literal/, with its newlines escaped."""
+    """Return a regular expression as the body of a Lark /literal/, with its newlines escaped."""
 
     def written(found: re.Match[str]) -> str:
         pair = found[1] or "\\/"

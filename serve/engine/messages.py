@@ -1,4 +1,4 @@
-"""Interfaces of the engine's thread: the engine, and the observer of requests."""
+"""Interfaces of the engine, of the observer of requests, and of JAX's profiler."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,12 +1,11 @@
 """Parse --kv-events-config, which has vLLM's fields."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
-from convert.files.json_object import parse_flag
+from convert.files.json_object import Checks, parse_flag
 
 FLAG = "--kv-events-config"
 HASHES_VARIABLE = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
@@ -16,7 +15,7 @@ EVERYWHERE = ("*", "0.0.0.0")
 SWITCH = (lambda value: type(value) is bool, "true or false")
 ADDRESS = (lambda value: isinstance(value, str), "an address of ZeroMQ")
 COUNT = (lambda value: type(value) is int and value > 0, "an integer above 0")
-FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+FIELDS: Checks = {
     "enable_kv_cache_events": SWITCH,
     "publisher": (lambda value: value in ("zmq", "null"), "'zmq' or 'null'"),
     "endpoint": ADDRESS,
@@ -27,8 +26,7 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "topic": (lambda value: isinstance(value, str), "a text"),
     "lookahead_token_ids": SWITCH,
 }
-"""Fields of the flag, with a check and a description of their values. All but the last are vLLM's.
-"""
+"""Fields of the flag. All but the last are vLLM's."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Configure a server's role in disaggregated serving: --kv-role or vLLM's --kv-transfer-config."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal, get_args
 
-from convert.files.json_object import parse_flag
+from convert.files.json_object import Checks, check_fields, parse_flag
 
 ROLE_FLAG, CONFIG_FLAG = "--kv-role", "--kv-transfer-config"
 KEY_FLAG = "--kv-transfer-key-file"
@@ -20,10 +20,10 @@ DEFAULT_BYTES = 4 * GIB
 KVRole = Literal["producer", "consumer", "both"]
 ROLES: tuple[KVRole, ...] = get_args(KVRole)
 SECONDS = {"expiry_s": "expiry_s", "pull_timeout_s": "pull_s"}
-EXTRA = (*SECONDS, "producers")
+ADDRESS = re.compile(r"(\[.+\]|[^:\[\]]+):([0-9]{1,5})")
 OURS = {"engine_id": "engine_id", "kv_ip": "host", "kv_port": "port"}
 TEXT = (lambda value: isinstance(value, str), "a text")
-FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+FIELDS: Checks = {
     "kv_connector": TEXT,
     "kv_role": TEXT,
     "engine_id": TEXT,
@@ -34,7 +34,21 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "kv_connector_extra_config": (lambda value: isinstance(value, dict), "an object"),
 }
-"""vLLM's fields that have a meaning here, with a check and a description of their values."""
+"""vLLM's fields that have a meaning here."""
+DURATION = (
+    lambda value: type(value) in (int, float) and 0 < value < 1e6,
+    "seconds above 0",
+)
+EXTRA: Checks = {
+    "expiry_s": DURATION,
+    "pull_timeout_s": DURATION,
+    "producers": (
+        lambda value: isinstance(value, list) and None not in map(_read_address, value),
+        "a list of HOST:PORT, each the kv_ip and kv_port of a producer, IPv6 as "
+        f"[::1]:{DEFAULT_PORT}",
+    ),
+}
+"""Our fields of kv_connector_extra_config."""
 
 
 @dataclass(frozen=True)
@@ -116,31 +130,18 @@ def as_address(host: str, port: int) -> tuple[str, int]:
 
 def _read_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return our fields of kv_connector_extra_config."""
-    given: dict[str, Any] = {}
-    if unknown := sorted(extra.keys() - EXTRA):
-        raise ValueError(
-            f"{CONFIG_FLAG} kv_connector_extra_config: {unknown}; there are {', '.join(EXTRA)}"
-        )
-    for name, ours in SECONDS.items():
-        if (seconds := extra.get(name)) is not None:
-            if type(seconds) not in (int, float) or not 0 < seconds < 1e6:
-                raise ValueError(f"{CONFIG_FLAG} {name} must be seconds above 0; got {seconds!r}")
-            given[ours] = float(seconds)
-    if (producers := extra.get("producers")) is not None:
-        try:
-            given["producers"] = tuple(_read_address(text) for text in producers)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{CONFIG_FLAG} producers must be a list of HOST:PORT, each the kv_ip and kv_port "
-                f"of a producer, IPv6 as [::1]:{DEFAULT_PORT}; got {producers!r}"
-            ) from error
-    return given
+    given = check_fields(f"{CONFIG_FLAG} kv_connector_extra_config", extra, EXTRA)
+    read = {ours: float(given[name]) for name, ours in SECONDS.items() if name in given}
+    if "producers" in given:
+        return read | {"producers": tuple(map(_read_address, given["producers"]))}
+    return read
 
 
-def _read_address(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(\[.+\]|[^:\[\]]+):([0-9]{1,5})", text)
+def _read_address(text: Any) -> tuple[str, int] | None:
+    """Read HOST:PORT; None for anything else."""
+    match = ADDRESS.fullmatch(text) if isinstance(text, str) else None
     if match is None or not 0 < int(match[2]) <= LAST_PORT:
-        raise ValueError(text)
+        return None
     return as_address(match[1], int(match[2]))
 
 

@@ -1,19 +1,19 @@
-"""Trace spans for requests that generate, with OpenTelemetry's generative AI conventions.
+"""Handlers of request records: log lines, and trace spans for requests that generate.
 
-The packages are those of the extra `otel`, imported only if tracing is on.
+Spans follow OpenTelemetry's conventions for generative AI. The packages are those of the extra
+`otel`, imported only if tracing is on.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from serve.engine.choices import Choices
+from serve.options.operations import Operations
+from serve.telemetry.logs import log_requests
 from serve.telemetry.record import RecordHandler, RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
-
-from serve.options.operations import Operations
-from serve.telemetry.logs import log_requests
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -21,6 +21,23 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
 }
 NS = 1_000_000_000
+
+
+def observers_of(
+    operations: Operations, model: str, spell: Callable[[int], bytes]
+) -> tuple[list[RecordHandler], Callable[[], object]]:
+    """Return the handlers of request records, and a function that sends pending spans.
+
+    `spell` returns a token's bytes, for logs with prompts.
+    """
+    observers: list[RecordHandler] = []
+    send: Callable[[], object] = list
+    if operations.log_each_request:
+        observers.append(log_requests(spell if operations.log_prompts else None))
+    if operations.otlp_endpoint is not None:
+        observer, send = trace_to(operations.otlp_endpoint, model)
+        observers.append(observer)
+    return observers, send
 
 
 def trace_to(endpoint: str, model_name: str) -> tuple[RecordHandler, Callable[[], object]]:
@@ -82,20 +99,3 @@ def _attributes(record: RequestRecord, generated: Choices, model_name: str) -> d
         "http.response.status_code": record.status,
     }
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def observers_of(
-    operations: Operations, model: str, spell: Callable[[int], bytes]
-) -> tuple[list[RecordHandler], Callable[[], object]]:
-    """Return the handlers of request records, and a function that sends pending spans.
-
-    `spell` returns a token's bytes, for logs with prompts.
-    """
-    observers: list[RecordHandler] = []
-    send: Callable[[], object] = list
-    if operations.log_each_request:
-        observers.append(log_requests(spell if operations.log_prompts else None))
-    if operations.otlp_endpoint is not None:
-        observer, send = trace_to(operations.otlp_endpoint, model)
-        observers.append(observer)
-    return observers, send
