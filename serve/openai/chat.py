@@ -1,8 +1,8 @@
 """HTTP endpoint for chat completions: POST /v1/chat/completions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import fastapi
 from fastapi import APIRouter, Response
@@ -26,18 +26,10 @@ from serve.openai.completions import too_long
 from serve.openai.content import as_errors, sources_in
 from serve.openai.history import template_messages
 from serve.openai.logprob_forms import chat_logprobs
-from serve.openai.protocol import ChatCompletionRequest, ChatMessage
+from serve.openai.protocol import ChatCompletionRequest, ChatMessage, TokenizeRequest
 from serve.openai.service import Service
 from serve.openai.thinking import thinking_budget
-from serve.openai.thinking_variables import ThinkingRequest, keep_header, template_variables
-
-
-class TemplateInput(ThinkingRequest, Protocol):
-    """The fields of a body that its prompt is rendered from."""
-
-    @property
-    def messages(self) -> Sequence[ChatMessage] | None: ...
-    def template_options(self) -> dict[str, Any]: ...
+from serve.openai.thinking_variables import keep_header, template_variables
 
 
 class ChatBodyFormat:
@@ -211,7 +203,12 @@ def _check_choice(service: Service, body: ChatCompletionRequest) -> None:
         raise invalid_request(message, param="tool_choice", code="unsupported_option")
 
 
-def chat_prompt(service: Service, body: TemplateInput, images: Items, contexts: int = 1) -> Prompt:
+def chat_prompt(
+    service: Service,
+    body: ChatCompletionRequest | TokenizeRequest,
+    images: Items,
+    contexts: int = 1,
+) -> Prompt:
     """Render the prompt of a body. Raises 400 if that fails or it exceeds `contexts` contexts."""
     messages = body.messages or ()
     most = contexts * service.model.max_model_len

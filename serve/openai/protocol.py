@@ -37,6 +37,8 @@ MAX_STOP_CHARS = 4096
 MAX_NAME_CHARS = 1024
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 """Bounded because it is a dict key: larger numbers can be chosen to have equal hashes."""
+PROMPTS = {name: CHAT[name] for name in ("chat_template", "continue_final_message", "documents")}
+"""Chat options that would change the prompt."""
 PLAIN_OPTIONS: dict[str, Any] = {
     name: (row.json | None, None) for name, row in REQUEST_OPTIONS.items() if row.json is not None
 }
@@ -242,7 +244,6 @@ class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
@@ -266,3 +267,28 @@ class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
         """Return the variables of the chat template besides the messages."""
         options = dict(self.chat_template_kwargs or {})
         return options | {"tools": self.shown_tools} if self.shown_tools else options
+
+
+class TokenizeRequest(RefusesUnsupported, ThinkingFields):
+    """The body of POST /tokenize: a prompt or the messages of a chat."""
+
+    neutral = PROMPTS
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid_option("prompt", "give one of prompt and messages")
+        return self
+
+    def template_options(self) -> dict[str, Any]:
+        """Return the variables of the chat template besides the messages."""
+        options = {"add_generation_prompt": self.add_generation_prompt}
+        tools = {"tools": self.tools} if self.tools else {}
+        return options | (self.chat_template_kwargs or {}) | tools

@@ -55,13 +55,17 @@ class Reasoning(BaseModel):
 
 
 class ThinkingFields(BaseModel):
-    """The fields of a chat request about thinking, which must not contradict each other."""
+    """The fields of a chat request about thinking, which must not contradict each other.
+
+    `chat_template_kwargs` are variables of the template, which may switch thinking too.
+    """
 
     reasoning_effort: Effort | None = None
     thinking: Thinking | bool | None = None
     reasoning: Reasoning | None = None
     thinking_token_budget: int | None = Field(None, ge=NO_LIMIT, lt=2**31)
     include_reasoning: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _check_thinking(self) -> Self:

@@ -3,34 +3,21 @@
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from serve.asgi.errors import ApiError, invalid_request, shortened
 from serve.chat_format.reader import END_OF_THINK
 from serve.chat_format.reasoning import id_of
 from serve.chat_format.thinking_switch import NAMES, PRESERVE, ThinkingSwitch, switch_of
 from serve.openai.service import Service, TokenizerLike
-from serve.openai.thinking import agreed
+from serve.openai.thinking import ThinkingFields, agreed
 
 logger = logging.getLogger(__name__)
 
 KEEP_HEADER = "x-thinking-keep"
 
 
-class ThinkingRequest(Protocol):
-    """A body with `ThinkingFields` that renders a template."""
-
-    @property
-    def thinks(self) -> bool | None: ...
-    @property
-    def effort(self) -> str | None: ...
-    @property
-    def keeps(self) -> bool | None: ...
-    @property
-    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
-
-
-def template_variables(service: Service, body: ThinkingRequest) -> dict[str, Any]:
+def template_variables(service: Service, body: ThinkingFields) -> dict[str, Any]:
     """Return the template variables that carry a request's fields about thinking.
 
     Raises 400 if the checkpoint cannot do it or `chat_template_kwargs` contradict the fields.
@@ -54,7 +41,7 @@ def template_variables(service: Service, body: ThinkingRequest) -> dict[str, Any
     return variables
 
 
-def keep_header(service: Service, body: ThinkingRequest) -> dict[str, str]:
+def keep_header(service: Service, body: ThinkingFields) -> dict[str, str]:
     """Return the header for a body whose requested reasoning the template drops; else {}."""
     switch = switch_of(service.tokenizer.template_text)
     keeps = _asked(body.keeps, (PRESERVE,), body.chat_template_kwargs or {}, switch)

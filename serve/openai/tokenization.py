@@ -7,56 +7,25 @@ intended, and no token is prepended.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self
 
 import fastapi
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel
 
 from serve.asgi.auth import client_of
 from serve.asgi.body_models import FirstErrorOnly
-from serve.asgi.errors import invalid_option, invalid_request
+from serve.asgi.errors import invalid_request
 from serve.asgi.json_body import JsonRoute, templating, tokenising
 from serve.images.reader import Items
 from serve.openai.chat import chat_prompt, read_images
 from serve.openai.completions import prompt_ids
 from serve.openai.logprob_forms import token_text
-from serve.openai.protocol import ChatMessage, TokenId
+from serve.openai.protocol import TokenId, TokenizeRequest
 from serve.openai.service import Service
-from serve.openai.thinking import ThinkingFields
 from serve.openai.thinking_variables import keep_header
-from serve.openai.unsupported import CHAT, RefusesUnsupported
 
 CONTEXTS = 8
 """Limit of a text, in context lengths. It may exceed one, because the text is not run."""
-PROMPTS = {name: CHAT[name] for name in ("chat_template", "continue_final_message", "documents")}
-"""Chat options that would change the prompt."""
-
-
-class TokenizeRequest(RefusesUnsupported, ThinkingFields):
-    """The body of POST /tokenize: a prompt or the messages of a chat."""
-
-    neutral = PROMPTS
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
-    tools: list[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool = True
-    return_token_strs: bool | None = None
-
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise invalid_option("prompt", "give one of prompt and messages")
-        return self
-
-    def template_options(self) -> dict[str, Any]:
-        """Return the variables of the chat template besides the messages."""
-        options = {"add_generation_prompt": self.add_generation_prompt}
-        tools = {"tools": self.tools} if self.tools else {}
-        return options | (self.chat_template_kwargs or {}) | tools
 
 
 class TokenizeResponse(BaseModel):
