@@ -16,7 +16,7 @@ from serve.chat_setup import read_answers, set_up_chat, set_up_images
 from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
-from serve.kv_transfer.start import call_in_order, start_transfers
+from serve.kv_transfer.transfers import start_transfers
 from serve.openai.service import ModelInfo, Service
 from serve.options.chat import ChatOptions
 from serve.options.serve_options import ServeOptions
@@ -68,9 +68,10 @@ def prepare(
         max_queued=options.operations.max_queued,
         progress=report.on_compiled,
         explain=leader.explain if leader else None,
-        between_steps=call_in_order(
-            events and events.publish, transfers and transfers.between_steps
-        ),
+        between_steps=[
+            *([events.publish] if events else ()),
+            *([transfers.between_steps] if transfers else ()),
+        ],
     )
     if transfers:
         transfers.run_soon = thread.run_soon

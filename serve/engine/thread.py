@@ -55,7 +55,7 @@ class EngineThread:
         max_queued: int = 4096,
         progress: Progress | None = None,
         explain: Callable[[Exception], Exception] | None = None,
-        between_steps: Callable[[], object] | None = None,
+        between_steps: Sequence[Callable[[], object]] = (),
     ) -> None:
         """Create the thread; `max_queued` limits running and waiting sequences.
 

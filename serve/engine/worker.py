@@ -35,8 +35,8 @@ class EngineWorker:
     """A thread that steps an engine while it has work, until it is stopped or the engine raises.
 
     The thread calls each function in `inbox` between two steps; None ends it. `explain` returns the
-    cause of an engine error, and may block. `between_steps` is called after each step and call, and
-    must not block. Both run on the thread.
+    cause of an engine error, and may block. The functions in `between_steps` are called after each
+    step and call, and must not block. All run on the thread.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class EngineWorker:
         engine: EngineLike,
         progress: Progress | None,
         explain: Callable[[Exception], Exception] | None,
-        between_steps: Callable[[], object] | None,
+        between_steps: Sequence[Callable[[], object]],
     ) -> None:
         self.inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self.stats = engine.stats()
@@ -106,8 +106,8 @@ class EngineWorker:
 
     def _note(self) -> None:
         self.stats = self._engine.stats()
-        if self._between_steps:
-            self._between_steps()
+        for call in self._between_steps:
+            call()
 
     def add(self, requests: Sequence[Request], accepted: asyncio.Future[None]) -> None:
         """Add all requests or none; runs on the thread, like the methods below."""

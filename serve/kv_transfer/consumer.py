@@ -12,11 +12,11 @@ from functools import partial
 
 from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageOrigin
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.rate_limited_log import RateLimitedLog
 from serve.kv_transfer.wire import (
     HELLO_S,
     Clock,
     Connection,
+    RateLimitedLog,
     RefusedError,
     TransferError,
 )

@@ -12,8 +12,15 @@ from typing import Any
 from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes
 from serve.kv_transfer.config import PULL_S
-from serve.kv_transfer.rate_limited_log import RateLimitedLog
-from serve.kv_transfer.wire import BUSY, HELLO_S, Clock, Connection, TransferError, hello
+from serve.kv_transfer.wire import (
+    BUSY,
+    HELLO_S,
+    Clock,
+    Connection,
+    RateLimitedLog,
+    TransferError,
+    hello,
+)
 
 logger = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64

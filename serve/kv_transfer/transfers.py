@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.kv.prefix_cache import prompt_page_keys
-from serve.kv_transfer.config import KVTransferConfig
+from serve.kv_transfer.config import GIB, KVTransferConfig
 from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer
 
@@ -85,3 +85,19 @@ class Transfers:
 
     def _release_soon(self, name: str) -> None:
         self.run_soon(partial(self._outgoing.release, name))
+
+
+def start_transfers(
+    engine: Engine, config: KVTransferConfig | None, notify: Callable[[str], object]
+) -> Transfers | None:
+    """Start both ends of the role and report addresses and memory; OSError if unavailable."""
+    if config is None:
+        return None
+    transfers = Transfers(engine, config)
+    where = ""
+    if transfers.server:
+        host, port = transfers.server.address
+        where = f", pages at {f'[{host}]' if ':' in host else host}:{port}"
+    room = engine.config.kv_offloading_bytes / GIB
+    notify(f"KV role {config.role}{where}; through {room:g} GiB of host memory")
+    return transfers

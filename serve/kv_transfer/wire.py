@@ -14,6 +14,7 @@ consumer: {"acknowledged": true}, after which the producer releases the pages
 
 import hmac
 import json
+import logging
 import secrets
 import socket
 from collections.abc import Callable
@@ -29,6 +30,7 @@ NONCE_BYTES, LENGTH_BYTES, MAC_BYTES = 16, 4, 32
 MOST_HELLO, MOST_JSON = 64, 2**20
 HELLO_S = 5.0
 """Timeout for the other end's hello, at a producer also for the request."""
+LOG_S = 10.0
 Role = Literal["producer", "consumer"]
 Clock = Callable[[], float]
 
@@ -166,3 +168,20 @@ class Connection:
 def hello(nonce: str) -> bytes:
     """Return the first line that each end sends."""
     return f"eagle3-kv {VERSION} {nonce}\n".encode()
+
+
+class RateLimitedLog:
+    """A log of one warning per LOG_S seconds, with the number of suppressed warnings."""
+
+    def __init__(self, logger: logging.Logger, clock: Clock) -> None:
+        self._logger, self._clock = logger, clock
+        self._next, self._left_out = -float("inf"), 0
+
+    def warn(self, text: str, *arguments: object) -> None:
+        """Log the warning, or count it."""
+        if (now := self._clock()) < self._next:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} warnings before it were left out)" if self._left_out else ""
+        self._next, self._left_out = now + LOG_S, 0
+        self._logger.warning(text + more, *arguments)

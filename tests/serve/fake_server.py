@@ -82,7 +82,7 @@ def build_service(
 ) -> Service:
     """A service over the engine; its drawn seeds are 1000, 1001, ..."""
     metrics = Metrics("fake")
-    publish = kv_events.publish if kv_events else None
+    publish = [kv_events.publish] if kv_events else []
     thread = EngineThread(engine, metrics, max_queued=max_queued, between_steps=publish)
     metrics.watch(lambda: thread.stats)
     if kv_events:

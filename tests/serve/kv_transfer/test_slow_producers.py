@@ -19,7 +19,7 @@ from page_ends import (
     pulled,
 )
 
-from serve.kv_transfer import consumer, rate_limited_log
+from serve.kv_transfer import consumer, wire
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.consumer import (
     FIRST_PAUSE_S,
@@ -146,7 +146,7 @@ def test_a_refusal_does_not_pause_a_producer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can cause as many as it likes: names that are not kept, and a port that is full."""
-    monkeypatch.setattr(rate_limited_log, "LOG_S", 0)
+    monkeypatch.setattr(wire, "LOG_S", 0)
     puller = Puller(Store(), "f", clock=FakeClock())
     with producing() as server:
         for _ in range(5):
