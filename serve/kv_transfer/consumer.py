@@ -191,10 +191,10 @@ class RemotePages:
                 self._exchange(peer, left)
             return True
         except (OSError, TransferError) as error:
-            puller.log.warn("pages of %s:%d don't come: %s", *address, error)
+            puller.log.warn("can't fetch pages from %s:%d: %s", *address, error)
             return isinstance(error, RefusedError)
         except Exception:
-            logger.exception("pages of %s:%d don't come", *address)
+            logger.exception("can't fetch pages from %s:%d", *address)
             return False
         finally:
             self._give_up(left)
@@ -216,8 +216,11 @@ class RemotePages:
             }
         )
         answer = peer.receive_json()
-        if answer.get("page_bytes") != store.page_bytes:
-            raise TransferError(f"a page has {answer.get('page_bytes')} bytes there")
+        if (theirs := answer.get("page_bytes")) != store.page_bytes:
+            raise TransferError(
+                f"its pages have {theirs!r:.20} bytes, ours {store.page_bytes}: "
+                "run the same model and flags at both ends"
+            )
         while left:
             key, slot = left[0]
             if peer.receive_json().get("key") != key.hex():

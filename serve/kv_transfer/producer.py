@@ -123,7 +123,7 @@ class PageServer:
             except TimeoutError:
                 continue
             except (OSError, RuntimeError) as error:
-                self._log.warn("the page port can't take a connection now: %s", error)
+                self._log.warn("can't accept connections for pages now: %s", error)
                 self._closing.wait(LOOK_S)
 
     def _begin(self, peer: socket.socket, address: Any) -> None:
@@ -175,11 +175,14 @@ class PageServer:
         peer.deadline = self._clock() + self._pull_s
         name = str(requested.get("transfer"))
         if requested.get("fingerprint") != self.fingerprint:
-            raise TransferError("the two servers' pages don't mean the same")
+            raise TransferError(
+                "the two servers' pages differ in model or layout: run the same model and flags at "
+                "both ends"
+            )
         kept = self._kept(name)
         chosen = _requested_pages(kept, requested) if kept else None
         if chosen is None:
-            raise TransferError("there are no such pages (any more)")
+            raise TransferError("the producer does not have these pages, or has released them")
         peer.send_json({"page_bytes": self._pages.page_bytes})
         for key, slot in chosen:
             page = self._pages.bytes_of(slot)

@@ -92,7 +92,7 @@ def test_a_process_without_descriptors_goes_on_accepting_and_expiring(
                 os.close(descriptor)
         assert released == ["late"]
         assert all(pulled(Store(), server.address[1]).values())
-    assert caplog.text.count("the page port can't take a connection now") == 1
+    assert caplog.text.count("can't accept connections for pages now") == 1
 
 
 PRODUCED = ("eagle3:kv_transfer_bytes_sent_total", "eagle3:kv_transfers_acknowledged_total")
