@@ -25,7 +25,7 @@ WALK = 16
 """Tokens of a random answer to try; the second half shows how memory grows."""
 
 
-class _Source:
+class _Vocabulary:
     """A vocabulary in llguidance's form."""
 
     bos_token_id = None
@@ -46,7 +46,7 @@ def read_tokenizer(vocabulary: bytes) -> LLTokenizer:
     for length in head["lengths"]:
         ends.append(ends[-1] + length)
     tokens = [blob[start:end] for start, end in pairwise(ends)]
-    source = _Source(tokens, head["special_ids"], head["eos_ids"][0])
+    source = _Vocabulary(tokens, head["special_ids"], head["eos_ids"][0])
     return LLTokenizer(TokenizerWrapper(source), eos_token=head["eos_ids"])
 
 
