@@ -88,7 +88,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
             kimi,
             [{"role": "user", "content": [{"type": "input_audio"}]}, PLAIN],
             "auto",
-            "is not taken",
+            "is not implemented",
         ),
     ],
 )
