@@ -92,9 +92,9 @@ class Generated(CollectedOutput):
 
     seed: int | None = None
 
-    def take(self, output: RequestOutput) -> None:
+    def add(self, output: RequestOutput) -> None:
         """Add an output."""
-        super().take(output)
+        super().add(output)
         self.seed = output.seed
 
     def as_json(self, tokenizer: TokenBytes, synthetic: dict[str, float]) -> str:
@@ -199,7 +199,7 @@ def _generate(
     printed = 0
     while engine.has_work:
         for output in engine.step():
-            answers[int(output.request_id)].take(output)
+            answers[int(output.request_id)].add(output)
         done = sum(answer.finish_reason is not None for answer in answers)
         progress.on_step(done, engine.stats())
         while printed < len(answers) and answers[printed].finish_reason is not None:

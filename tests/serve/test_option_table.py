@@ -68,7 +68,7 @@ def test_every_plain_option_is_read_from_each_body_and_flag(name: str) -> None:
     assert taken(ChatCompletionRequest.model_validate(chat), name) == expected(name)
     params = {SGLANG.get(name, name): VALUES[name]}
     body = GenerateRequest.model_validate({"text": "x", "sampling_params": params})
-    assert taken(body.asked[0].sampling, name) == expected(name)
+    assert taken(body.prompt_options[0].sampling, name) == expected(name)
     argv = ["m", "--prompt", "x", *flags(name, VALUES[name])]
     assert SamplingParams(**parse_generate_flags(argv).sampling) == expected(name)
 

@@ -80,7 +80,7 @@ def test_a_choice_is_answered_before_the_six_hostile_grammars_that_came_first(
         answers = {name: clients.submit(post, server, form) for name, form in HOSTILE.items()}
         for answer in answers.values():
             answer.add_done_callback(lambda _: ended.append("hostile"))
-        while len(server.service.grammars._under_way) < 3:  # type: ignore
+        while len(server.service.grammars._compiling) < 3:  # type: ignore
             assert len(ended) < 4, "too quick to be hostile"
         assert post(server, {"choice": ["yes", "no"]}).status_code == 200
         ended.append("choice")
