@@ -5,10 +5,12 @@ On CPU the kernels run interpreted. `assume` makes them take the code paths of a
 reuse a traced program outside of it: JAX's caches do not know about it.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,12 @@ COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {
 }
 """XLA's compiler options by prefix of the architecture's name."""
 
+CPU_OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 0}
+"""XLA's options for interpreted kernels, which take longer to compile than to run. CPU only."""
+if jax.__version_info__ < (0, 11):  # XLA of JAX 0.11 lacks this option and aborts.
+    CPU_OPTIONS["xla_cpu_use_fusion_emitters"] = False
+CPU_FLAGS = [f"--{name}={str(value).lower()}" for name, value in CPU_OPTIONS.items()]
+
 _assumed: ContextVar[Gpu | None] = ContextVar("assumed", default=None)
 _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
@@ -85,6 +93,11 @@ def compiler_options() -> dict[str, str | bool]:
     """Return XLA's compiler options for the current GPU."""
     arch = current().arch
     return next((found for name, found in COMPILER_OPTIONS.items() if arch.startswith(name)), {})
+
+
+def compile_quickly() -> None:
+    """Set XLA_FLAGS of processes started from now on, which interpret kernels, to CPU_FLAGS."""
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *CPU_FLAGS]).strip()
 
 
 def interpreted() -> bool:

@@ -15,7 +15,7 @@ from pallas_kernels.dispatch import Operation
 from pallas_kernels.fp8_matmul import matmul
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight, refusal
 from pallas_kernels.fp8_matmul.tiles import choose_tiles
-from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_four_bit
+from pallas_kernels.grouped_matmul.pallas import dense_matmul, dense_refusal, is_four_bit
 from pallas_kernels.partial_sums import Product, as_product
 from pallas_kernels.quantized import OneKernel, QuantizedArray
 from pallas_kernels.rms_norm import Norm, rms_norm

@@ -14,7 +14,7 @@ from room import MOST_MAPS, make_room
 
 from eagle3_tools.aot.targets import AMD, NVIDIA
 from pallas_kernels.dispatch import prefer
-from pallas_kernels.self_check.quick import FLAGS
+from pallas_kernels.gpu import CPU_FLAGS
 from serve.pair.program_cache import VARIABLE as CACHE
 
 pytest_plugins = ["lost_workers"]
@@ -23,7 +23,7 @@ pytest_plugins = ["lost_workers"]
 # bits and time beside seven idle devices (they share threads), so one process serves both.
 jax.config.update("jax_num_cpu_devices", 8)
 
-QUICK = (*FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
+QUICK = (*CPU_FLAGS, "--xla_cpu_parallel_codegen_split_count=1")
 """XLA flags that cut compilation, most of the time of tests, to a quarter."""
 
 PROGRAMS = Path(__file__).parents[1] / ".cache/test-programs"

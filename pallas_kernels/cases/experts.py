@@ -12,7 +12,7 @@ from jax import Array
 from pallas_kernels.cases.case import Case
 from pallas_kernels.cases.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 from pallas_kernels.grouped_matmul import GROUPED_MLP
-from pallas_kernels.grouped_matmul.rows.activations import activations
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.grouped_matmul.tile_map import most_tiles
 from pallas_kernels.grouped_matmul.tiles import row_tile

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.dispatch import Operation
 from pallas_kernels.fp8_matmul.operands import as_rows, as_weight, refusal
 from pallas_kernels.fp8_matmul.tiles import choose_tiles
-from pallas_kernels.grouped_matmul.dense import dense_matmul, dense_refusal, is_four_bit
+from pallas_kernels.grouped_matmul.pallas import dense_matmul, dense_refusal, is_four_bit
 from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
 from pallas_kernels.quantized.matmul import kernel_for
 from pallas_kernels.quantized.matmul import matmul as contract

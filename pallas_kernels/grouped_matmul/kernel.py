@@ -11,10 +11,9 @@ from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
 from pallas_kernels.fp8_matmul.operands import as_weight
+from pallas_kernels.grouped_matmul.activations import activations, in_passing
 from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared, Tile, run_program
-from pallas_kernels.grouped_matmul.rows.activations import activations
-from pallas_kernels.grouped_matmul.rows.in_passing import in_passing
-from pallas_kernels.grouped_matmul.rows.quantize import mxfp4_shapes
+from pallas_kernels.grouped_matmul.quantize import mxfp4_shapes
 from pallas_kernels.grouped_matmul.shared import Matrix
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles, choose_tiles

@@ -3,17 +3,19 @@
 A program reads from the tile map which expert it runs on which pairs, so only chosen experts are
 read. Programs past the tiles in use exit at once. Each pair has a result row of its own, and a
 token adds up its pairs in the order of its choices: no result depends on the order of programs.
+
+Dense products with four-bit weights run as a shared expert that every token takes.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import gpu
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import format_of, multiply
 from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared
-from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join, swiglu
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
@@ -84,3 +86,28 @@ def _values_dtype(stack: Matrix, x: Array) -> Any:
     if format.stored.bits == 4:
         return jnp.uint8
     return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
+
+
+def is_four_bit(kernel: Array | QuantizedArray) -> TypeGuard[QuantizedArray]:
+    """Return whether a kernel has four bits, so that the experts' kernels multiply it."""
+    return isinstance(kernel, QuantizedArray) and kernel.format.stored.bits == 4
+
+
+def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:
+    """Return why one or two kernels cannot be multiplied here, or None if they can."""
+    return refusal(x, kernels[0], kernels[-1], kernels[0])
+
+
+def dense_matmul(
+    x: Float[Array, "*rows inputs"], *kernels: QuantizedArray
+) -> Float[Array, "*rows outputs"]:
+    """Compute x @ kernel as `pallas_kernels.quantized.matmul` does, or, for gate and up kernels,
+    silu(x @ gate) * (x @ up)."""
+    flat = x.reshape(-1, x.shape[-1])
+    nothing = jnp.zeros(1, jnp.int32)
+    batch = ExpertBatch(len(flat), 0, row_tile(len(flat), 1, 1), shared=True)
+    stacks = [kernel[None] for kernel in kernels]
+    rows = activations(flat, kernels[0].format)
+    both = RoutedAndShared(rows, rows)
+    out = multiply(batch, TileMap(*[nothing] * 5), both, stacks, kernels, x.dtype)
+    return out.shared.values.reshape(*x.shape[:-1], -1)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.grouped_matmul.rows.in_passing import in_passing, largest_of_rows
+from pallas_kernels.grouped_matmul.activations import in_passing, largest_of_rows
 from pallas_kernels.grouped_matmul.unpack import UNPACK_GROUPS, VALUES_PER_WORD, int4_times_16
 from pallas_kernels.quantized import QuantFormat
 from pallas_kernels.quantized.formats import BLOCK, GROUP

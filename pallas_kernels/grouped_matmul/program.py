@@ -10,7 +10,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from pallas_kernels.grouped_matmul.products import Part, products
-from pallas_kernels.grouped_matmul.rows.quantize import to_mxfp4
+from pallas_kernels.grouped_matmul.quantize import to_mxfp4
 from pallas_kernels.grouped_matmul.tile_map import TileMap
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 from pallas_kernels.tile_product import Operand

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
-from pallas_kernels.grouped_matmul.rows.activations import row_kernel
+from pallas_kernels.grouped_matmul.activations import row_kernel
 from pallas_kernels.route.choice import Asked
 from pallas_kernels.row_kernel import row_block
 from pallas_kernels.tile_product import Operand

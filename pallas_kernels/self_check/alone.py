@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.grouped_matmul.rows.activations import activations
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.route.choice import Asked, Routes
 from pallas_kernels.self_check.calls import Call
 from pallas_kernels.self_check.examples import Examples

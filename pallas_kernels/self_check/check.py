@@ -9,7 +9,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels import gpu
-from pallas_kernels.self_check import quick
 from pallas_kernels.self_check.alone import stand_alone
 from pallas_kernels.self_check.calls import Call
 from pallas_kernels.self_check.errors import Error, worst_error
@@ -72,7 +71,7 @@ def _on_each(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     def stacked(*arrays: Any) -> Any:
         return jax.tree.map(lambda x: x[None], function(*arrays))
 
-    options = quick.OPTIONS if gpu.interpreted() else gpu.compiler_options()
+    options = gpu.CPU_OPTIONS if gpu.interpreted() else gpu.compiler_options()
     whole, split = PartitionSpec(), PartitionSpec(AXIS)
     mapped = jax.shard_map(stacked, mesh=mesh, in_specs=whole, out_specs=split, check_vma=False)
     return jax.jit(mapped, compiler_options=options)

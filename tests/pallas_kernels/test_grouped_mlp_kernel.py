@@ -18,9 +18,9 @@ from test_quantized import SCHEMES, random_array
 
 from pallas_kernels import GatedKernels, QuantFormat, QuantizedArray, gpu, grouped_mlp
 from pallas_kernels.cases.case import AMD
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import multiply
 from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared
-from pallas_kernels.grouped_matmul.rows.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import tile_map
 from pallas_kernels.quantized.activations import int8_per_token, mxfp4_packed, mxfp4_round_trip
 from pallas_kernels.tile_product import Operand

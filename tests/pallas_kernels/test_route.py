@@ -11,7 +11,7 @@ from compiling import compiled, compiled_anew
 from sweeps import sweep
 
 from pallas_kernels import QuantFormat, gpu, grouped_mlp
-from pallas_kernels.grouped_matmul.rows.activations import activations
+from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.route import Held, RouterOptions, Routes, route
 from pallas_kernels.route.one_program import fits

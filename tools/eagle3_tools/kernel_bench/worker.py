@@ -24,7 +24,6 @@ from eagle3_tools.kernel_bench.timing import DRY, Effort
 from pallas_kernels import gpu
 from pallas_kernels.cases import all_cases
 from pallas_kernels.cases.case import Case
-from pallas_kernels.self_check.quick import compile_quickly
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning, a program compiles in a second and launches nothing; XLA's own products are
@@ -70,7 +69,7 @@ def use_gpu_sparingly(*, dry_run: bool) -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     if dry_run:
-        compile_quickly()
+        gpu.compile_quickly()
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 

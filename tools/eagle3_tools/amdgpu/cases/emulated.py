@@ -14,7 +14,6 @@ from eagle3_tools.amdgpu.cases.tolerances import Tolerance
 from eagle3_tools.amdgpu.cases.variety import unlike_scales
 from pallas_kernels import gpu
 from pallas_kernels.cases.case import Case
-from pallas_kernels.self_check import quick
 
 Arrays = Sequence[NDArray[Any]]
 
@@ -95,5 +94,5 @@ class EmulatedCase:
             return jax.tree.leaves(run(*jax.tree.unflatten(tree, leaves)))
 
         with gpu.assume(arch):
-            compiled = jax.jit(flat).lower(*given).compile(compiler_options=quick.OPTIONS)
+            compiled = jax.jit(flat).lower(*given).compile(compiler_options=gpu.CPU_OPTIONS)
             return [np.asarray(leaf) for leaf in compiled(*given)]

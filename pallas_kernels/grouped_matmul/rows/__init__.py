@@ -1,1 +1,0 @@
-"""Rows that the experts multiply with their weights, quantised if the format says so."""
