@@ -162,7 +162,7 @@ def mla_prefill_case(shape: LatentAttention, paged: PagedCase) -> Case:
 
 
 def _mla_prefill(form: Any, q: Any, q_rope: Any, keys: Any, values: Any, paged: PagedKV) -> Any:
-    return form(q, q_rope, paged, 192**-0.5, key_kernel=keys, value_kernel=values)
+    return form(q, q_rope, paged, SCALE, keys, values)
 
 
 def _prefill_example(shape: LatentAttention, paged: PagedCase, seed: int) -> tuple[Any, ...]:

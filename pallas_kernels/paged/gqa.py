@@ -8,7 +8,7 @@ from pallas_kernels.dispatch import Operation
 from pallas_kernels.paged.gqa_kernel import launch_gqa
 from pallas_kernels.paged.kv import PagedKV, visible_slots
 from pallas_kernels.paged.softmax import attend
-from pallas_kernels.paged.split_kv import refusal
+from pallas_kernels.paged.split_kv import refuse
 from pallas_kernels.quantized import QuantFormat, Rows
 
 
@@ -57,10 +57,6 @@ def _on_cpu(q: Array, paged: PagedKV, scale: float, *, then: QuantFormat | None 
     return mean.astype(q.dtype).reshape(*q.shape[:2], -1)
 
 
-def _refuse(q: Array, paged: PagedKV, scale: float, *, then: QuantFormat | None) -> str | None:
-    return refusal(q, *paged.pools)
-
-
 def scores_and_values(
     q: Float[Array, "batch q_len heads head_dim"], paged: PagedKV, scale: float
 ) -> tuple[
@@ -106,5 +102,5 @@ def mean_and_mass(
 
 
 GQA_DECODE = Operation(
-    "gqa_decode", reference=_reference, pallas=launch_gqa, refuse=_refuse, xla=_on_cpu
+    "gqa_decode", reference=_reference, pallas=launch_gqa, refuse=refuse, xla=_on_cpu
 )

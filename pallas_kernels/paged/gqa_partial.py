@@ -20,7 +20,7 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.partial import MASS, apart, check_part, in_one, pack
 from pallas_kernels.paged.partial_kernel import merge_partial
 from pallas_kernels.paged.softmax import softmax_and_mass
-from pallas_kernels.paged.split_kv import attend_in_parts, refusal
+from pallas_kernels.paged.split_kv import attend_in_parts, refuse
 
 
 def gqa_share(
@@ -60,10 +60,6 @@ def _on_cpu(q: Array, paged: PagedKV, scale: float) -> Array:
     return apart(pack(*mean_and_mass(in_one(q), paged, scale), q.dtype), len(q))
 
 
-def _refuse(q: Array, paged: PagedKV, scale: float) -> str | None:
-    return refusal(q, *paged.pools)
-
-
 def _launch(q: Array, paged: PagedKV, scale: float) -> Array:
     groups, batch, q_len, heads, head_dim = q.shape
     rows, by_group = groups * q_len * heads, (groups, batch, q_len * heads)
@@ -81,6 +77,4 @@ def _launch(q: Array, paged: PagedKV, scale: float) -> Array:
     return merge_partial(*parts, out, name="gqa_share_merge").reshape(*q.shape[:-1], -1)
 
 
-GQA_SHARE = Operation(
-    "gqa_share", reference=_reference, pallas=_launch, refuse=_refuse, xla=_on_cpu
-)
+GQA_SHARE = Operation("gqa_share", reference=_reference, pallas=_launch, refuse=refuse, xla=_on_cpu)

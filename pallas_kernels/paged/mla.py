@@ -1,7 +1,5 @@
 """Latent attention of decode steps to a paged pool: contract and form for CPUs."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +8,7 @@ from pallas_kernels.dispatch import Operation
 from pallas_kernels.paged.kv import PagedKV, visible_slots
 from pallas_kernels.paged.mla_kernel import launch_mla
 from pallas_kernels.paged.softmax import attend
-from pallas_kernels.paged.split_kv import refusal
+from pallas_kernels.paged.split_kv import refuse
 
 
 def mla_decode(
@@ -77,10 +75,6 @@ def _on_cpu(
     return out if value_kernel is None else jnp.einsum("bqhc,hcd->bqhd", out, value_kernel)
 
 
-def _refuse(q_latent: Array, q_rope: Array, paged: PagedKV, *_: Any, **__: Any) -> str | None:
-    return refusal(q_latent, *paged.pools)
-
-
 def scores_and_rows(
     q_latent: Float[Array, "batch q_len heads kv_lora"],
     q_rope: Float[Array, "batch q_len heads rope"],
@@ -122,5 +116,5 @@ def mean_and_mass(
 
 
 MLA_DECODE = Operation(
-    "mla_decode", reference=_reference, pallas=launch_mla, refuse=_refuse, xla=_on_cpu
+    "mla_decode", reference=_reference, pallas=launch_mla, refuse=refuse, xla=_on_cpu
 )

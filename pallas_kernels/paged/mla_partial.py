@@ -22,7 +22,7 @@ from pallas_kernels.paged.mla_kernel import attend_part, choose_tiles
 from pallas_kernels.paged.partial import MASS, apart, check_part, in_one, join_shares, pack
 from pallas_kernels.paged.partial_kernel import launch_share_values, merge_partial, store_partial
 from pallas_kernels.paged.softmax import softmax_and_mass
-from pallas_kernels.paged.split_kv import attend_in_parts, launch_parts, of_groups, refusal
+from pallas_kernels.paged.split_kv import attend_in_parts, launch_parts, of_groups, refuse
 
 
 def attend_share(
@@ -63,10 +63,6 @@ def _attend_on_cpu(q_latent: Array, q_rope: Array, paged: PagedKV, scale: float)
     return apart(pack(*found, q_latent.dtype), q_latent.shape[0])
 
 
-def _refuse(q_latent: Array, q_rope: Array, paged: PagedKV, scale: float) -> str | None:
-    return refusal(q_latent, *paged.pools)
-
-
 def _launch(q_latent: Array, q_rope: Array, paged: PagedKV, scale: float) -> Array:
     groups, batch, q_len, heads, kv_lora = q_latent.shape
     rows = groups * q_len * heads
@@ -94,7 +90,7 @@ ATTEND_SHARE = Operation(
     "attend_share",
     reference=_attend_reference,
     pallas=_launch,
-    refuse=_refuse,
+    refuse=refuse,
     xla=_attend_on_cpu,
 )
 
@@ -129,5 +125,5 @@ SHARE_VALUES = Operation(
     "share_values",
     reference=_values_reference,
     pallas=launch_share_values,
-    refuse=lambda partials, _: refusal(partials),
+    refuse=refuse,
 )

@@ -11,7 +11,7 @@ from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.mla import check_row, mean_and_mass
 from pallas_kernels.paged.mla_prefill_kernel import launch_prefill, launch_prefill_part
 from pallas_kernels.paged.softmax import softmax_and_mass
-from pallas_kernels.paged.split_kv import refusal
+from pallas_kernels.paged.split_kv import refuse
 
 
 def mla_prefill(
@@ -32,9 +32,9 @@ def mla_prefill(
     than absorbing them (kv_lora 512, heads of 128).
     Raises ValueError on shapes that do not fit and on an implementation that cannot run.
     """
-    _check("mla_prefill", q_nope, q_rope, paged, key_kernel, value_kernel)
-    kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
-    return MLA_PREFILL(implementation, q_nope, q_rope, paged, scale, **kernels)
+    _check("mla_prefill", q_nope, q_rope.shape[-1], paged, key_kernel, value_kernel)
+    operands = q_nope, q_rope, paged, scale, key_kernel, value_kernel
+    return MLA_PREFILL(implementation, *operands)
 
 
 def mla_prefill_part(
@@ -54,56 +54,33 @@ def mla_prefill_part(
     log-mass. A query with position -1 sees no slot and returns 0 and -inf.
     Raises ValueError as `mla_prefill` does.
     """
-    _check("mla_prefill_part", q_nope, q_rope, paged, key_kernel, value_kernel)
-    kernels = {"key_kernel": key_kernel, "value_kernel": value_kernel}
-    return MLA_PREFILL_PART(implementation, q_nope, q_rope, paged, scale, **kernels)
+    _check("mla_prefill_part", q_nope, q_rope.shape[-1], paged, key_kernel, value_kernel)
+    operands = q_nope, q_rope, paged, scale, key_kernel, value_kernel
+    return MLA_PREFILL_PART(implementation, *operands)
 
 
-def _check(
-    operation: str,
-    q_nope: Array,
-    q_rope: Array,
-    paged: PagedKV,
-    key_kernel: Array,
-    value_kernel: Array,
-) -> None:
+def _check(operation: str, q: Array, rope: int, paged: PagedKV, *kernels: Array) -> None:
     """Raise ValueError if shapes do not fit."""
-    kernels = key_kernel.shape[:2], value_kernel.shape[:2]
-    if kernels[0] != kernels[1] or kernels[0][0] != q_nope.shape[2]:
+    keys, values = kernels
+    if keys.shape[:2] != values.shape[:2] or len(keys) != q.shape[2]:
         raise ValueError(
-            f"{operation}: key_kernel {key_kernel.shape} and value_kernel {value_kernel.shape} "
-            f"must be (heads, kv_lora, size) with the queries' {q_nope.shape[2]} heads"
+            f"{operation}: key_kernel {keys.shape} and value_kernel {values.shape} must be (heads, "
+            f"kv_lora, size) with the queries' {q.shape[2]} heads"
         )
-    check_row(operation, paged, key_kernel.shape[1], q_rope.shape[-1])
+    check_row(operation, paged, keys.shape[1], rope)
     if paged.ancestors is not None:
         raise ValueError(f"{operation}: expected rows of a chunk, got nodes of a tree")
-    paged.check(operation, q_nope)
+    paged.check(operation, q)
 
 
-def _reference(
-    q_nope: Array,
-    q_rope: Array,
-    paged: PagedKV,
-    scale: float,
-    *,
-    key_kernel: Array,
-    value_kernel: Array,
-) -> Array:
-    scores, values = _scores_and_values(q_nope, q_rope, paged, scale, key_kernel, value_kernel)
+def _reference(*operands: Any) -> Array:
+    scores, values = _scores_and_values(*operands)
     probs = jax.nn.softmax(scores, axis=-1)
     return jnp.einsum("bqhs,bshd->bqhd", probs.astype(values.dtype), values)
 
 
-def _part_reference(
-    q_nope: Array,
-    q_rope: Array,
-    paged: PagedKV,
-    scale: float,
-    *,
-    key_kernel: Array,
-    value_kernel: Array,
-) -> tuple[Array, Array]:
-    scores, values = _scores_and_values(q_nope, q_rope, paged, scale, key_kernel, value_kernel)
+def _part_reference(*operands: Any) -> tuple[Array, Array]:
+    scores, values = _scores_and_values(*operands)
     probs, mass = softmax_and_mass(scores)
     means = jnp.einsum(
         "bqhs,bshd->bqhd", probs.astype(values.dtype), values, preferred_element_type=jnp.float32
@@ -131,34 +108,18 @@ def _scores_and_values(
     return jnp.where(visible, scores * scale, -jnp.inf), values
 
 
-def _on_cpu(
-    q_nope: Array,
-    q_rope: Array,
-    paged: PagedKV,
-    scale: float,
-    *,
-    key_kernel: Array,
-    value_kernel: Array,
-) -> Array:
+def _on_cpu(q_nope: Array, *others: Any) -> Array:
     """Absorb the kernels into query and output, as in a decode step."""
-    mean, _ = _of_latents(q_nope, q_rope, paged, scale, key_kernel)
+    mean, _ = _of_latents(q_nope, *others[:-1])
     with jax.named_scope("mla_expand_value"):
-        return jnp.einsum("bqhc,hcd->bqhd", mean.astype(q_nope.dtype), value_kernel)
+        return jnp.einsum("bqhc,hcd->bqhd", mean.astype(q_nope.dtype), others[-1])
 
 
-def _part_on_cpu(
-    q_nope: Array,
-    q_rope: Array,
-    paged: PagedKV,
-    scale: float,
-    *,
-    key_kernel: Array,
-    value_kernel: Array,
-) -> tuple[Array, Array]:
-    mean, log_mass = _of_latents(q_nope, q_rope, paged, scale, key_kernel)
+def _part_on_cpu(q_nope: Array, *others: Any) -> tuple[Array, Array]:
+    mean, log_mass = _of_latents(q_nope, *others[:-1])
     with jax.named_scope("mla_expand_value"):
         # XLA:CPU does not support this product of bfloat16 with a float32 result.
-        return jnp.einsum("bqhc,hcd->bqhd", mean, value_kernel.astype(jnp.float32)), log_mass
+        return jnp.einsum("bqhc,hcd->bqhd", mean, others[-1].astype(jnp.float32)), log_mass
 
 
 def _of_latents(
@@ -174,17 +135,13 @@ def _of_latents(
     return mean_and_mass(q, q_rope, paged, scale)
 
 
-def _refuse(q_nope: Array, q_rope: Array, paged: PagedKV, *_: Any, **__: Any) -> str | None:
-    return refusal(q_nope, *paged.pools)
-
-
 MLA_PREFILL = Operation(
-    "mla_prefill", reference=_reference, pallas=launch_prefill, refuse=_refuse, xla=_on_cpu
+    "mla_prefill", reference=_reference, pallas=launch_prefill, refuse=refuse, xla=_on_cpu
 )
 MLA_PREFILL_PART = Operation(
     "mla_prefill_part",
     reference=_part_reference,
     pallas=launch_prefill_part,
-    refuse=_refuse,
+    refuse=refuse,
     xla=_part_on_cpu,
 )

@@ -51,14 +51,15 @@ def exact_parts(rows: int) -> int:
     return next((parts for limit, parts in _EXACT_PARTS if rows <= limit), 1)
 
 
-def refusal(query: Array, *pools: Array) -> str | None:
-    """Return why a kernel cannot attend these queries to these pools, or None if it can."""
+def refuse(query: Array, *operands: Any, **_: Any) -> str | None:
+    """Return why a kernel cannot attend the query to the `PagedKV` among the operands, or None if
+    it can. Without a PagedKV, the query alone decides."""
     arch = gpu.current().arch
     if gpu.current().is_amd and arch not in gpu.KNOWN:
         return f"expected {', '.join(gpu.KNOWN)} or another NVIDIA GPU, got {arch}"
     if query.dtype not in (jnp.bfloat16, jnp.float32):
         return f"expected queries of bfloat16 or float32, got {query.dtype}"
-    for pool in pools:
+    for pool in (pool for one in operands if isinstance(one, PagedKV) for pool in one.pools):
         if pool.dtype not in (query.dtype, jnp.float8_e4m3fn):
             return f"expected a pool of {query.dtype} or float8_e4m3fn, got {pool.dtype}"
     return None

@@ -15,8 +15,7 @@ from jax.experimental import pallas as pl
 from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.route.choice import Asked, RouterOptions, Routes, choice_shapes
-from pallas_kernels.route.quantising_launch import launch_with_rows
-from pallas_kernels.route.scores import choose_experts, load_first, store_choice
+from pallas_kernels.route.scores import choose_experts, launch_with_rows, load_first, store_choice
 from pallas_kernels.triton import scatter, store
 
 MOST_TOKENS, MOST_EXPERTS = 16, 512

@@ -16,11 +16,11 @@ from jax.experimental import pallas as pl
 from pallas_kernels.grouped_matmul.tile_map import TileMap, map_shapes
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes, choice_shapes
-from pallas_kernels.route.quantising_launch import launch_with_rows
 from pallas_kernels.route.scores import (
     LANES,
     TAKEN,
     choose_experts,
+    launch_with_rows,
     load_first,
     slices,
     store_choice,
