@@ -303,10 +303,11 @@ def simulated_engine(
     """The real engine on the simulated device; with `vision` it takes images."""
     target, draft = simulated_pair(monkeypatch, eos)
     if vision:
-        # Token ids end at the placeholder, and the target's features are as wide as the tower's.
+        # The vocabulary has the placeholder, and the target is as wide as the tower's features.
         placeholder = vision.media_placeholder_token_id
-        monkeypatch.setattr("simulated_device.VOCAB", placeholder + 1)
-        target.config.vocab_size = placeholder + 1
+        vocab = max(placeholder + 1, getattr(tokenizer, "vocab_size", 0))
+        monkeypatch.setattr("simulated_device.VOCAB", vocab)
+        target.config.vocab_size = vocab
         target.config.media_placeholder_token_id = placeholder
         target.config.hidden_size = draft.config.hidden_size = vision.text_hidden_size
         options["vision"] = SimpleNamespace(config=vision, split=False)
