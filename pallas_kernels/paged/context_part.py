@@ -169,7 +169,9 @@ def keys_of_tile(scores: Array, values: Array, seen: Seen | None) -> Keys:
     return Keys(scores, seen.by_row, values)
 
 
-def leave(own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array) -> None:
+def store_part(
+    own: ContextPart, state: Softmax, value_scale: Array, row: Array, is_row: Array
+) -> None:
     """Store the part's attention and log2 mass: -inf and no values without visible slots."""
     some = state.mass != 0
     mass = jnp.where(some, state.mass, 1.0)

@@ -17,8 +17,8 @@ from pallas_kernels.paged.context_part import (
     AttentionTiles,
     ContextPart,
     Slots,
-    leave,
     numbers_of,
+    store_part,
 )
 from pallas_kernels.paged.kernel import padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
@@ -104,4 +104,4 @@ def attend_part(
 
     widened = pools[1].dtype != q.dtype
     state = attend_to_part(own, query, is_row, in_head.size, read, score, widened=widened)
-    leave(own, state, load(v_scale), row, is_row)
+    store_part(own, state, load(v_scale), row, is_row)

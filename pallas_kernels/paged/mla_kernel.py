@@ -23,10 +23,10 @@ from pallas_kernels.paged.context_part import (
     AttentionTiles,
     ContextPart,
     Slots,
-    leave,
     numbers_of,
+    store_part,
 )
-from pallas_kernels.paged.kernel import LOWEST, Softmax, load_where, padded, rows_at
+from pallas_kernels.paged.kernel import LOWEST, load_where, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import (
     LEAST_SPLIT,
@@ -42,7 +42,6 @@ from pallas_kernels.tuning import tuned
 QUERIES, LATENTS, NUMBERS = 16, 128, 16384
 """In the merge: queries of a program; latent columns multiplied at a time; most numbers of all
 parts in such a step, which are loaded together."""
-Leave = Callable[[ContextPart, Softmax, Array, Array, Array], None]
 
 
 def choose_tiles(
@@ -120,11 +119,11 @@ def attend_part(
     q_len: int,
     heads: int,
     scale: float,
-    leave: Leave = leave,
+    store_rows: Callable[..., None] = store_part,
 ) -> None:
     """Kernel body: attend a tile of a sequence's rows to one part of its context.
 
-    `leave` stores the result. Grid: tiles of rows x parts x sequences. Blocks: queries [rows,
+    `store_rows` stores the result. Grid: tiles of rows x parts x sequences. Blocks: queries [rows,
     kv_lora] and [rows, rope] of a sequence, or [groups, rows, _] where several devices have
     queries, the pool whole as [pages, numbers]; [rows, keys] scores at a time. Limit: registers:
     the sums [rows, kv_lora] are float32, 360 registers at 64 x 16, one wave a SIMD. Units: scores
@@ -155,7 +154,7 @@ def attend_part(
     query, widened = lax.div(row, heads), pool.dtype != q_latent.dtype
     query = lax.rem(query, q_len) if groups else query
     state = attend_to_part(own, query, is_row, in_latent.size, read, score, widened=widened)
-    leave(own, state, stored_scale, row, is_row)
+    store_rows(own, state, stored_scale, row, is_row)
 
 
 def _as_values(

@@ -77,7 +77,7 @@ def _launch(q_latent: Array, q_rope: Array, paged: PagedKV, scale: float) -> Arr
     }
     out = jax.ShapeDtypeStruct((*by_group, kv_lora + MASS), q_latent.dtype)
     if tiles.splits == 1:
-        whole = partial(attend, leave=store_partial)
+        whole = partial(attend, store_rows=store_partial)
         outs = {"out_specs": [of_groups(out)], "out_shape": [out]}
         (partials,) = launch_parts(whole, name="mla_share", **asked, **outs)
     else:
