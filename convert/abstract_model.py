@@ -1,13 +1,12 @@
 """Build abstract models and check them against checkpoint and devices before weights are read."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
-from convert.activations import Activations, choose_activations
 from convert.device_memory import check_device_memory, device_bytes
 from convert.fill import ParameterSource, fill, named_variables
 from eagle3_jax.layers.quantized import quantize_structure
@@ -15,6 +14,13 @@ from eagle3_jax.mesh import check_units, mesh_of, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+from pallas_kernels import QuantFormat
+from pallas_kernels.quantized import ActivationFormat
+
+Activations = bool | Literal["int8", "fp8"]
+"""True: the published scheme. False: unquantised. "int8" or "fp8": the format for INT4 weights."""
+
+_BY_TOKEN: dict[Activations, ActivationFormat] = {"int8": "int8_token", "fp8": "fp8_token"}
 
 Model = TypeVar("Model", Target, Eagle3Draft, VisionModel)
 
@@ -69,3 +75,21 @@ def abstract_model(
         shard(model, mesh)
     source.check(named_variables(model, shared), shared)
     return AbstractModel(model, source, shared)
+
+
+def check_activations(wanted: Activations) -> None:
+    """Raise ValueError if `wanted` is not one of the values of `Activations`."""
+    if wanted not in (True, False, *_BY_TOKEN):
+        raise ValueError(f"quantize_activations must be True, False, int8 or fp8, got {wanted!r}")
+
+
+def choose_activations(
+    published: Mapping[str, QuantFormat], wanted: Activations
+) -> dict[str, QuantFormat]:
+    """Map each parameter path to its format, given the formats as published."""
+    if wanted is True:
+        return dict(published)
+    if wanted is False:
+        return {path: replace(format, activations="none") for path, format in published.items()}
+    int4 = QuantFormat("int4_channel", _BY_TOKEN[wanted])
+    return {path: int4 if f.weights == int4.weights else f for path, f in published.items()}

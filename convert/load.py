@@ -1,4 +1,4 @@
-"""Load checkpoints into Flax models."""
+"""Load checkpoints into Flax models: targets, drafts and vision."""
 
 import logging
 from pathlib import Path
@@ -9,8 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from convert.abstract_model import AbstractModel, abstract_model
-from convert.activations import Activations, check_activations
+from convert.abstract_model import AbstractModel, Activations, abstract_model, check_activations
 from convert.fill import ParameterSource
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.source import Source
@@ -26,13 +25,14 @@ from convert.published.parameters import (
     plan_target,
     target_config_of,
 )
+from convert.published.vision import abstract_vision, has_vision, plan_vision, vision_config_of
 from convert.published.weights import Int4OrderChoice, assumed_orders
-from convert.store.reader import is_store
-from convert.stored import Stored, open_stored
+from convert.store.reader import Store, is_store, open_store
 from eagle3_jax.config import AuxIdConvention, DraftConfig
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.models.vision import VisionModel
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, Pa
     source = open_source(path)
     model = abstract_target(target_config_of(source), dtype)
     warn_of_unknown_fields(source.directory / "config.json", source.config)
-    return model, source if isinstance(source, Stored) else plan_target(source, model)
+    return model, source if isinstance(source, Store) else plan_target(source, model)
 
 
 def load_draft(
@@ -158,7 +158,7 @@ def prepare_draft(
     pair.check_dimensions()
     shared = pair.shared_modules(lm_head)
     draft = abstract_draft(config, weights_dtype)
-    parameters = source if isinstance(source, Stored) else plan_draft(source, draft, shared)
+    parameters = source if isinstance(source, Store) else plan_draft(source, draft, shared)
     if (offsets := parameters.read_target_offsets()) is not None:
         check_target_ids(source.directory, config, offsets)
     found_draft = abstract_model(draft, parameters, quantize_activations, mesh, shared)
@@ -169,17 +169,58 @@ def prepare_draft(
 
 def open_source(
     path: str | Path | Source, int4_order: Int4OrderChoice = "auto"
-) -> Published | Stored:
+) -> Published | Store:
     """Open either form of a checkpoint; log a warning for each assumed INT4 order."""
-    directory = find_checkpoint(path)
-    if is_store(directory):
-        if int4_order != "auto":
-            raise ValueError(f"int4_order was decided when {path} was converted; leave it at auto")
-        return open_stored(directory)
-    published = open_published(directory, int4_order=int4_order)
-    for assumed in assumed_orders(published.weights, int4_order):
-        _LOG.warning("%s: assuming %s; see int4_order", published.directory, assumed)
-    return published
+    source = _open(path, int4_order)
+    if isinstance(source, Published):
+        for assumed in assumed_orders(source.weights, int4_order):
+            _LOG.warning("%s: assuming %s; see int4_order", source.directory, assumed)
+    elif int4_order != "auto":
+        raise ValueError(f"int4_order was decided when {path} was converted; leave it at auto")
+    return source
+
+
+def load_vision(
+    path: str | Path | Source,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+    split: bool = False,
+) -> VisionModel:
+    """Load the MoonViT tower and projector of a Kimi-K2.5 checkpoint, published or converted.
+
+    `path` and `dtype` are as in `load_target`, which loads the text model; of a hub id all weights
+    are downloaded. On a mesh every device holds the whole model, or with `split` a part of the
+    heads and columns. `read_image` takes the model's `config`. Raises as `load_target`, and
+    ValueError without vision.
+    """
+    return prepare_vision(path, dtype=dtype, mesh=mesh, split=split).fill()
+
+
+def prepare_vision(
+    path: str | Path | Source,
+    *,
+    dtype: DTypeLike | None = None,
+    mesh: Mesh | None = None,
+    split: bool = False,
+) -> AbstractModel[VisionModel]:
+    """Build the checked abstract model that `load_vision` fills, without reading weights."""
+    source = _open(path)
+    model = abstract_vision(vision_config_of(source), run_dtype(dtype), split=split)
+    if not isinstance(source, Store):
+        return abstract_model(model, plan_vision(source, model), True, mesh)
+    if not holds_vision(path):
+        raise ValueError(f"{source.directory} was converted without vision: convert it again")
+    text = {stored.split(".")[0] for stored in source.parameters}.difference(VISION_PARTS)
+    return abstract_model(model, source, True, mesh, text)
+
+
+def holds_vision(path: str | Path | Source) -> bool:
+    """Return whether a checkpoint describes vision and has its tensors; raises as `load_target`."""
+    source = _open(path)
+    if isinstance(source, Store):
+        return any(stored.startswith(VISION_PARTS) for stored in source.parameters)
+    return has_vision(source)
 
 
 def run_dtype(dtype: DTypeLike | None) -> np.dtype:
@@ -189,3 +230,10 @@ def run_dtype(dtype: DTypeLike | None) -> np.dtype:
     if not jnp.issubdtype(chosen, jnp.floating):
         raise ValueError(f"dtype must be a floating type such as bfloat16, got {chosen}")
     return chosen
+
+
+def _open(path: str | Path | Source, int4_order: Int4OrderChoice = "auto") -> Published | Store:
+    directory = find_checkpoint(path)
+    if is_store(directory):
+        return open_store(directory)
+    return open_published(directory, int4_order=int4_order)

@@ -12,6 +12,7 @@ from serve.engine_setup import prepare
 from serve.openai.service import Service
 from serve.options.serve_options import ServeOptions
 from serve.pair.program_cache import keep_compiled_programs
+from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.startup import LoggedStartup
 from serve.telemetry.observers import observers_of
 
@@ -27,7 +28,7 @@ def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
     report = LoggedStartup()
     keep_compiled_programs(report.notify)
     found = find_pair(options, Console(stderr=True, quiet=True))
-    service = prepare(options, found, report, None, None)
+    service = prepare(options, found, report, None, None, WHOLE_PROCESS)
     named, spell = service.model.names[0], service.tokenizer.token_bytes
     observers, _ = observers_of(options.operations, named, spell)
     keys, allowed = options.operations.api_keys, options.http.allowed_hosts

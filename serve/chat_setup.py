@@ -1,5 +1,6 @@
 """Applies the flags for chats and images to a checkpoint."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from convert.text.chat_template import compile_template
@@ -14,6 +15,7 @@ from serve.images.options import LIMIT, ImageOptions
 from serve.images.reader import ImageReader, NoImages
 from serve.images.remote import FETCHES, Fetcher
 from serve.options.chat import ChatOptions
+from serve.sandbox.sandbox import Sandbox
 
 READING = 2
 """Number of images that are read concurrently."""
@@ -42,13 +44,18 @@ def set_up_chat(options: ChatOptions, tokenizer: Tokenizer) -> Tokenizer:
     return replace(tokenizer, template=compile_template(text, origin), template_text=text)
 
 
-def set_up_images(options: ImageOptions, vision: VisionModel | None) -> ImageReader | NoImages:
-    """Return the reader of request images, or a `NoImages` that refuses them."""
+def set_up_images(
+    options: ImageOptions, vision: VisionModel | None, owner: ExitStack
+) -> ImageReader | NoImages:
+    """Return the reader of request images, or a `NoImages` that refuses them.
+
+    `owner` ends the sandbox in which images are decoded.
+    """
     if vision is not None:
         fetcher = Fetcher(options.domains, options.max_bytes, Threads("names", FETCHES).run)
         quick, slow = Threads("quick images", QUICK_SLOTS), Threads("slow images", SLOW_SLOTS)
-        decoder = ImageDecoder(options, quick.run, slow.run)
-        decoder.start()
+        sandbox = owner.enter_context(Sandbox("serve.images.decode_process"))
+        decoder = ImageDecoder(options, sandbox, quick.run, slow.run)
         run = Threads("images", READING).run
         return ImageReader(vision.config, options, run, fetcher, decoder)
     if options.loads_vision:

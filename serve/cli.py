@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from convert.command_line.stopping import leaving
+from convert.command_line.stopping import exit_on_signals
 from serve.options.serve_flags import parse_serve_flags
 
 
@@ -12,7 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options, without_effect = parse_serve_flags(argv)
     # Importing JAX takes seconds. A mistake in the flags is reported before that.
-    with leaving("eagle3-serve", "it was not ready yet"):
+    with exit_on_signals("eagle3-serve", "it was not ready yet"):
         from serve.launch import run
 
         return run(options, without_effect, argv)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.programs.processes.call import Peers
 from eagle3_jax.engine.programs.processes.remote import Devices
-from serve.chat_format.limited_templates import limited
+from serve.chat_format.sandboxed_templates import sandboxed
 from serve.chat_setup import read_answers, set_up_chat, set_up_images
 from serve.demo import PairDirectories
 from serve.engine.grammar_pool import GrammarPool
@@ -55,8 +56,12 @@ def prepare(
     report: Report,
     leader: "Leader | None",
     events: "KVEventPublisher | None",
+    owner: ExitStack,
 ) -> Service:
-    """Load the pair and return the service. Raises ValueError or OSError if that fails."""
+    """Load the pair and return the service, whose sandboxes `owner` ends.
+
+    Raises ValueError or OSError if that fails.
+    """
     choose = choose_defaults(options.generation_config, options.generation_overrides)
     engine, pair = build(options, found, report.notify, leader, events.log if events else None)
     names = options.served_model_name or (options.model or options.demo,)
@@ -81,29 +86,28 @@ def prepare(
         metrics.watch_kv_events(events)
     share = options.memory.claim(os.environ) if options.memory else None
     metrics.describe_cache(engine.config, share)
-    model = ModelInfo(names, options.model or str(found.target), engine.config.max_model_len)
     report.notify(describe_engine(engine.config))
     notify_of_cautions(engine.config, report.notify)
     return Service(
-        model,
-        limited(pair.tokenizer),
+        ModelInfo(names, options.model or str(found.target), engine.config.max_model_len),
+        sandboxed(pair.tokenizer, owner),
         thread,
         metrics,
         {**choose(pair.defaults), "logprobs_mode": options.logprobs_mode},
         seed_source(options.seed),
         options.spec_metrics,
-        grammars=_grammars(engine, options.chat),
+        grammars=_grammars(engine, options.chat, owner),
         reading=read_answers(options.chat, pair.tokenizer),
         template_kwargs=options.chat.template_kwargs,
         strict_tools=options.chat.strict_tools,
         thinking_token_budget=options.chat.thinking_token_budget,
         transfers=transfers,
-        images=set_up_images(options.images, pair.vision),
+        images=set_up_images(options.images, pair.vision, owner),
     )
 
 
-def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
-    """Return the engine's grammars, each tried in a separate process before it is compiled here.
+def _grammars(engine: Engine, options: ChatOptions, owner: ExitStack) -> GrammarPool | None:
+    """Return the engine's grammars, each tried in a sandbox before it is compiled here.
 
     Raises ValueError if the engine has none but an option needs them.
     """
@@ -113,9 +117,7 @@ def _grammars(engine: Engine, options: ChatOptions) -> GrammarPool | None:
         return None
     from serve.engine.grammar_trials import GrammarTrials  # Needs llguidance, like the grammars.
 
-    trials = GrammarTrials(engine.grammars.prepare())
-    trials.start()
-    engine.grammars.try_by(trials)
+    engine.grammars.try_by(GrammarTrials(engine.grammars.prepare(), owner))
     return GrammarPool(engine.grammars)
 
 

@@ -70,7 +70,7 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
             leader = group.lead() if group else None
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
             events = stack.enter_context(publishing(options.operations.kv_events, report.notify))
-            service = prepare(options, found, report, leader, events)
+            service = prepare(options, found, report, leader, events, stack)
             observers, send_spans = observers_of(
                 options.operations, service.model.names[0], service.tokenizer.token_bytes
             )

@@ -19,7 +19,7 @@ KERNELS = (
 )
 COVERS: dict[str, tuple[str, ...]] = {
     "prove": (*ENGINE, "tests/equivalence"),
-    "prove-images": ("eagle3_jax", "convert/images", "serve/images", "tests/proofs"),
+    "prove-images": ("eagle3_jax", "convert/images.py", "serve/images", "tests/proofs"),
     "prove-long-contexts": ("eagle3_jax", "tests/equivalence"),
     "prove-contexts": ENGINE,
     "prove-sharding": ("eagle3_jax", "tests/eagle3_jax/sharded", "serve/options"),

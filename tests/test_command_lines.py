@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from convert.command_line.about import SHELLS
-from convert.command_line.config_file import add_config_flag
-from convert.command_line.parser import OneLineParser
-from convert.command_line.spellings import read_command
+from convert.command_line.parser import SHELLS, OneLineParser
+from convert.command_line.reading import add_config_flag, read_command
 from docs.generator import ROOT
 from docs.generator.parsers import check_flags, entry_points, parser_of
 from serve.generate.flags import parse_generate_flags

@@ -23,7 +23,7 @@ def status_of(stopped: KeyboardInterrupt) -> int:
     return 128 + getattr(stopped, "number", signal.SIGINT)
 
 
-def leave(prog: str, status: int, advice: str = "") -> NoReturn:
+def exit_at_once(prog: str, status: int, advice: str = "") -> NoReturn:
     """Print a line and end the process at once: a regular exit would crash on JAX's programs."""
     name = "Ctrl-C" if status == 128 + signal.SIGINT else signal.Signals(status - 128).name
     print(f"{prog}: stopped by {name}{advice and f'; {advice}'}", file=sys.stderr)
@@ -32,13 +32,13 @@ def leave(prog: str, status: int, advice: str = "") -> NoReturn:
     os._exit(status)
 
 
-def leaving(prog: str, advice: str = "") -> AbstractContextManager[None]:
+def exit_on_signals(prog: str, advice: str = "") -> AbstractContextManager[None]:
     """End the process on a signal; an exception would abort imports of extension modules."""
-    return handling(lambda number, _: leave(prog, 128 + number, advice))
+    return handling(lambda number, _: exit_at_once(prog, 128 + number, advice))
 
 
 @contextmanager
-def raising() -> Iterator[list[int]]:
+def raise_on_signals() -> Iterator[list[int]]:
     """Raise Stopped on a signal, so that work can clean up; yield the list of signals."""
     came: list[int] = []
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from convert.command_line.stopping import handling, leave, leaving
+from convert.command_line.progress import ByteProgress
+from convert.command_line.stopping import exit_at_once, exit_on_signals, handling
 from convert.conversion.flags import MIB, parse_convert_flags
-from convert.conversion.progress import ByteProgress
 from convert.device_memory import GIB
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import CONVERTED
-from convert.hub.flags import source_of
+from convert.hub.source import source_of
 
 if TYPE_CHECKING:
     from convert.store.manifest import Manifest
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0; 1 for a damaged store; 2 for unusable flags or files; 130 or 143 after a signal.
     """
     flags = parse_convert_flags(sys.argv[1:] if argv is None else argv)
-    with leaving(PROG, "repeat the command to go on"):
+    with exit_on_signals(PROG, "repeat the command to go on"):
         return _run(flags)
 
 
@@ -54,16 +54,13 @@ def _run(flags: Namespace) -> int:
 
 
 def _convert(flags: Namespace) -> int:
-    from convert.conversion.conversion import open_conversion
-    from convert.conversion.suspect import check_finite, check_tokenizer
-    from convert.store.arch import for_arch
-    from convert.store.partial import partial_directory, refuse_existing
-    from convert.store.writer import write_store
+    from convert.conversion.conversion import check_finite, check_tokenizer, open_conversion
+    from convert.store.writer import partial_directory, refuse_existing, write_store
 
     refuse_existing(flags.destination)
     conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
     _say(*conversion.notes, *check_tokenizer(conversion))
-    parameters = for_arch(tuple(conversion.parameters), flags.arch)
+    parameters = conversion.parameters
     total = sum(parameter.nbytes for parameter in parameters)
     partial = partial_directory(flags.destination)
 
@@ -92,8 +89,7 @@ def _convert(flags: Namespace) -> int:
 
 def _dry_run(flags: Namespace) -> int:
     from convert.conversion.conversion import open_conversion
-    from convert.conversion.dry_run import print_plan, print_summary
-    from convert.conversion.plan_lines import plan_lines
+    from convert.conversion.dry_run import plan_lines, print_plan, print_summary
 
     conversion = open_conversion(flags.source, int4_order=flags.int4_order, arch=flags.arch)
     _say(*conversion.notes)
@@ -105,24 +101,23 @@ def _dry_run(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
-    from convert.conversion.compare import differences_from
-    from convert.store.reader import open_store
-    from convert.store.verify import verify_store
+    from convert.conversion.conversion import differences_from
+    from convert.store.reader import open_store, verify_store
 
     source, directory = flags.source, flags.destination
     store = open_store(directory, check_files=False)
-    total = store.manifest.totals["bytes"]
-    with _progress("verifying", total, "nothing was changed") as progress:
-        result = verify_store(directory, progress.advance)
-    if not result.sound:
-        first = (*result.damaged_files, *result.damage)[0]
+    totals = store.manifest.totals
+    with _progress("verifying", totals["bytes"], "nothing was changed") as progress:
+        damaged, damaged_files = verify_store(store, progress.advance)
+    if damaged or damaged_files:
+        first = (*damaged_files, *damaged)[0]
         _say(
-            f"error: {len(result.damage)} of {result.parameters} parameters and "
-            f"{len(result.damaged_files)} files of {directory} are damaged; the first is {first}"
+            f"error: {len(damaged)} of {totals['parameters']} parameters and "
+            f"{len(damaged_files)} files of {directory} are damaged; the first is {first}"
         )
         return 1
     if source:
-        with _progress("comparing", total, "nothing was changed") as progress:
+        with _progress("comparing", totals["bytes"], "nothing was changed") as progress:
             different = list(differences_from(source, store, progress.advance))
         if different:
             _say(
@@ -131,8 +126,8 @@ def _verify(flags: Namespace) -> int:
             )
             return 1
     print(
-        f"{directory}: {result.parameters} parameters, {result.nbytes} bytes, all as the manifest "
-        f"says{f' and bit for bit as {source} gives them' if source else ''}"
+        f"{directory}: {totals['parameters']} parameters, {totals['bytes']} bytes, all as the "
+        f"manifest says{f' and bit for bit as {source} gives them' if source else ''}"
     )
     return 0
 
@@ -147,7 +142,7 @@ def _progress(what: str, total: int, advice: str) -> Iterator[ByteProgress]:
 
     def on_signal(number: int, _: object) -> None:
         progress.stop()
-        leave(PROG, 128 + number, advice)
+        exit_at_once(PROG, 128 + number, advice)
 
     with handling(on_signal), progress:
         yield progress

@@ -2,14 +2,27 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO
 
 from rich.console import Console
 from rich.table import Table
 
+from convert.conversion.conversion import Conversion
 from convert.device_memory import GIB
+from convert.published.weights import Weight
+from eagle3_jax.mesh import DATA, RULES
+
+MESH_AXES = {
+    axis: next(name for name in axes if name != DATA)
+    for axis, axes in RULES.items()
+    if axes and axis != "expert_mlp"
+}
+"""Logical axis of a parameter -> mesh axis. Other axes are not split, nor are single experts: the
+plan's mesh has no replicas, so it distributes whole experts."""
+NOT_STORED = "checked against the values, not stored"
 
 
 @dataclass(frozen=True)
@@ -73,16 +86,25 @@ class Summary:
             totals.add(line.nbytes, device_nbytes)
 
 
-def parse_mesh(text: str) -> dict[str, int]:
-    """Parse `tensor=8,expert=4` into sizes by axis; ValueError for anything else."""
-    mesh = {}
-    for part in text.split(","):
-        axis, _, size = part.partition("=")
-        if not axis.isidentifier() or not size.isdecimal() or int(size) < 1:
-            raise ValueError(f"mesh must look like tensor=8 or tensor=4,expert=2; got {text!r}")
-        mesh[axis] = int(size)
-    # Experts are spread over the tensor devices unless the mesh states otherwise.
-    return {"expert": mesh["tensor"], **mesh} if "tensor" in mesh else mesh
+def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
+    """Yield a line for every tensor: its rule, and its parameter or the reason to skip it."""
+    plan, variables = conversion.planned.plan, conversion.variables
+    filled: defaultdict[str, list[str]] = defaultdict(list)
+    for path, sources in plan.sources.items():
+        for source in sources:
+            filled[source.weight.name].append(path)
+    for weight in conversion.planned.published.weights:
+        for part, tensor in weight.parts.items():
+            format = weight.form.weights if weight.form else tensor.dtype
+            line = TensorLine(tensor.name, plan.rules[weight.name].name, format, tensor.nbytes)
+            paths = _stored_as(weight, part, filled[weight.name], variables)
+            if paths:
+                first = variables[paths[0]]
+                axes = tuple(map(MESH_AXES.get, first.get_metadata().get("axes", ())))
+                shape = first.get_value().shape
+                yield replace(line, path=" and ".join(paths), shape=shape, axes=axes)
+            else:
+                yield replace(line, skipped_reason=plan.dropped.get(weight.name, NOT_STORED))
 
 
 def print_plan(
@@ -112,6 +134,17 @@ def print_summary(console: Console, summary: Summary, mesh: Mapping[str, int]) -
     table.add_section()
     table.add_row("total", *_cells(summary.everything))
     console.print(table)
+
+
+def _stored_as(
+    weight: Weight, part: str, paths: list[str], variables: Collection[str]
+) -> list[str]:
+    """Return the parameters that one tensor of a weight fills."""
+    if weight.form is None or all(path in variables for path in paths):
+        return paths
+    if part == weight.form.main:
+        return [f"{path}.values" for path in paths]
+    return [f"{path}.scale" for path in paths if part.startswith("weight_scale")]
 
 
 def _cells(totals: Totals) -> tuple[str, ...]:

@@ -4,12 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.conversion.dry_run import parse_mesh
-from convert.hub.flags import add_hub_flags
-from convert.store.arch import ARCHS
-from convert.store.groups import ITEM_BYTES
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.hub.source import add_hub_flags
+from convert.store.parameters import ARCHS, ITEM_BYTES
 
 MIB = 2**20
 
@@ -20,7 +17,7 @@ def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:
     flags = parser.parse_args(argv)
     try:
         _check(flags)
-        flags.mesh = parse_mesh(flags.mesh)
+        flags.mesh = _parse_mesh(flags.mesh)
     except ValueError as error:
         parser.error(str(error))
     return flags
@@ -51,6 +48,18 @@ def _check_verify(flags: argparse.Namespace) -> None:
         flags.source, flags.destination = None, Path(flags.source)
 
 
+def _parse_mesh(text: str) -> dict[str, int]:
+    """Parse `tensor=8,expert=4` into sizes by axis; ValueError for anything else."""
+    mesh = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if not axis.isidentifier() or not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"mesh must look like tensor=8 or tensor=4,expert=2; got {text!r}")
+        mesh[axis] = int(size)
+    # Experts are spread over the tensor devices unless the mesh states otherwise.
+    return {"expert": mesh["tensor"], **mesh} if "tensor" in mesh else mesh
+
+
 def _build_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="eagle3-convert",
@@ -75,7 +84,7 @@ def _build_parser() -> OneLineParser:
         type=int,
         default=ITEM_BYTES // MIB,
         metavar="N",
-        help="modules up to so many MiB are written together",
+        help="parameters of up to so many MiB are written together",
     )
     parser.add_argument(
         "--allow-nonfinite", action="store_true", help="keep weights that are NaN or infinite"

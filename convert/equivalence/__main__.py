@@ -9,7 +9,7 @@ import numpy as np
 from convert.equivalence import __doc__ as description
 from convert.equivalence.compare import RELATIVE_RMS, compare_layers
 from convert.hub.checkpoint import find_checkpoint
-from convert.hub.flags import add_hub_flags, source_of
+from convert.hub.source import add_hub_flags, source_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

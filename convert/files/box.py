@@ -1,8 +1,9 @@
-"""Arithmetic on boxes: the slices, with both ends, of an array's axes that a device holds."""
+"""Arithmetic on boxes, the slices of an array's axes that a device holds, and on slabs of rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 Box = tuple[slice, ...]
+SLAB_ELEMENTS = 1 << 20
 
 
 def box_of(index: tuple[slice, ...] | None, shape: Sequence[int]) -> Box:
@@ -41,3 +42,10 @@ def within(box: Box, outer: Box) -> Box:
         slice(inner.start - around.start, inner.stop - around.start)
         for inner, around in zip(box, outer, strict=True)
     )
+
+
+def row_slabs(rows: int, row_elements: int, multiple_of: int = 1) -> Iterator[slice]:
+    """Yield slices of about SLAB_ELEMENTS over all rows; starts are multiples of `multiple_of`."""
+    step = max(SLAB_ELEMENTS // max(row_elements, 1) // multiple_of, 1) * multiple_of
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

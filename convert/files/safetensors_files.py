@@ -8,7 +8,7 @@ gives a clear message before a weight is read.
 import json
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 
 from convert.files.box import Box, whole
 from convert.files.json_object import parse_object
-from convert.files.problems import listed
 from eagle3_jax.config.brief import brief
 
 SINGLE_FILE = "model.safetensors"
@@ -27,6 +26,8 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_NAME_LENGTH = 200
 MAX_DIMENSIONS = 32
 LARGEST_DIMENSION = 2**48
+MOST_PROBLEMS = 1000
+"""Maximum number of problems that an error lists."""
 
 DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(np.bool_),
@@ -185,6 +186,15 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     )
     _check_spans(path, spans, 8 + length, size)
     return {info.name: info for info in spans}
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Return one problem on the same line, or several on a line each, at most a thousand."""
+    if len(problems) == 1:
+        return f" {problems[0]}"
+    more = len(problems) - MOST_PROBLEMS
+    lines = [*problems[:MOST_PROBLEMS], *([f"... and {more} more"] if more > 0 else [])]
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _parse_entry(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:

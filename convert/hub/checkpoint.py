@@ -5,17 +5,15 @@ environment are huggingface_hub's: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOK
 """
 
 import logging
-import shutil
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from convert.conversion.progress import ByteProgress
-from convert.device_memory import GIB
-from convert.hub.files import CHECKPOINT, CONFIG, CONFIG_ALONE, Wanted, weight_files
+from convert.files.json_object import parse_object
+from convert.hub.files import CHECKPOINT, CONFIG, CONFIG_ALONE, Wanted
 from convert.hub.source import Source
+from eagle3_jax.config.draft_layouts import refuse_draft
+from eagle3_jax.config.targets import refuse_target, refuse_unsupported
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,14 +36,9 @@ def find_checkpoint(
             _LOG.warning("%s is a directory here; --revision is for the hub", source.name)
         return directory
     # Imported late: with its HTTP client it takes a third of a second.
-    from convert.hub.problems import explained
+    from convert.hub.download import download
 
-    try:
-        return _download(source, wanted, console or Console(stderr=True))
-    except _NoRoom:
-        raise
-    except Exception as error:  # The library promises types for answers, not for connections.
-        raise explained(error, source) from error
+    return download(source, wanted, console or Console(stderr=True))
 
 
 def find_config(name: str | Path | Source, console: Console | None = None) -> Path:
@@ -56,46 +49,29 @@ def find_config(name: str | Path | Source, console: Console | None = None) -> Pa
     return find_checkpoint(source, CONFIG_ALONE, console) / CONFIG
 
 
-class _NoRoom(OSError):
-    """The disk is too small for the remaining download."""
+def check_published_roles(
+    target: Source, draft: Source | None, console: Console | None = None
+) -> None:
+    """Run `check_roles` on hub ids by config.json alone; raises as `find_checkpoint` too.
+
+    A mistake is found before hours of downloading weights.
+    """
+    there = [source if source and source.here is None else None for source in (target, draft)]
+    check_roles(*(source and find_config(source, console).parent for source in there))
 
 
-def _download(source: Source, wanted: Wanted, console: Console) -> Path:
-    from convert.hub.progress import Silent, bars_of, stopped_by_signal
-
-    small = {"allow_patterns": list(wanted.small), "ignore_patterns": wanted.not_small}
-    directory = Path(_snapshot(source, revision=source.revision, tqdm_class=Silent, **small))
-    names = weight_files(directory) if wanted.weights else []
-    if all((directory / name).is_file() for name in names):
-        return directory
-    # Use the commit of the small files: the branch may have moved since.
-    weights = {"revision": directory.name, "allow_patterns": names}
-    files = _snapshot(source, dry_run=True, tqdm_class=Silent, **weights)
-    missing = [file for file in files if file.will_download]
-    needed = sum(file.file_size or 0 for file in missing)
-    _check_room(source, needed)
-    what = f"downloading {source}"
-    console.print(f"{what}: {len(missing)} files, {needed / GIB:.2f} GiB", highlight=False)
-    with ByteProgress(console, what, needed) as progress, stopped_by_signal() as stopped:
-        _snapshot(source, tqdm_class=bars_of(progress, stopped), **weights)
-    return directory
-
-
-def _snapshot(source: Source, **how: Any) -> Any:
-    from huggingface_hub import snapshot_download
-
-    ours = {"library_name": "eagle3-jax", "library_version": version("eagle3-jax")}
-    return snapshot_download(str(source.name), cache_dir=source.cache, **ours, **how)
-
-
-def _check_room(source: Source, needed: int) -> None:
-    """Raise _NoRoom if the cache's disk has fewer than `needed` bytes free."""
-    from convert.hub.problems import ELSEWHERE, cache_of
-
-    cache = cache_of(source)
-    free = shutil.disk_usage(cache).free
-    if free < needed:
-        raise _NoRoom(
-            f"{source}: {needed / GIB:.2f} GiB are still to be downloaded, and the disk of {cache} "
-            f"has {free / GIB:.2f} GiB free; {ELSEWHERE}"
-        )
+def check_roles(target: Path | None, draft: Path | None) -> None:
+    """Raise ValueError for swapped target and draft, or for a known unsupported model."""
+    for directory, refuse in ((target, refuse_draft), (draft, refuse_target)):
+        if directory is None:
+            continue
+        path = directory / "config.json"
+        try:
+            config = parse_object(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        try:
+            refuse_unsupported(config)
+            refuse(config)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error

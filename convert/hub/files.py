@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.files.safetensors_files import INDEX_FILE, SINGLE_FILE, read_json
-from convert.store.source import COPIED
+from convert.store.files import COPIED
 
 CONFIG = "config.json"
 SAMPLING = "generation_config.json"
@@ -20,6 +20,8 @@ TOKENIZER = (
     "chat_template.json",
 )
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+NOT_SMALL = ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
+"""Patterns of files that are never among the small ones: weights, and files in folders."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,6 @@ class Wanted:
 
     small: tuple[str, ...]
     weights: bool = False
-
-    @property
-    def not_small(self) -> list[str]:
-        """Patterns of files that are never among the small ones: weights, and files in folders."""
-        return ["*/*", *(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)]
 
 
 CHECKPOINT = Wanted(

@@ -19,7 +19,7 @@ from convert.published.directory import Published
 from convert.published.plan import LoadPlan, make_plan
 from convert.published.quantization_config import activations_of
 from convert.published.read_parameter import file_dtype, read_floats, read_kept
-from convert.stored import Stored
+from convert.store.reader import Store
 from eagle3_jax.config import DraftConfig, TargetConfig, read_target_config
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -119,7 +119,7 @@ def plan_draft(
     return PublishedParameters(published, plan, shapes)
 
 
-def target_config_of(source: Published | Stored) -> TargetConfig:
+def target_config_of(source: Published | Store) -> TargetConfig:
     """Read the target's configuration; ValueError if it has more layers than the tensors.
 
     Without this check a damaged number would build layers for hours.
@@ -134,9 +134,7 @@ def target_config_of(source: Published | Stored) -> TargetConfig:
     return config
 
 
-def parse_config(
-    source: Published | Stored, parse: Callable[[Mapping[str, Any]], Config]
-) -> Config:
+def parse_config(source: Published | Store, parse: Callable[[Mapping[str, Any]], Config]) -> Config:
     """Parse config.json; errors name the file."""
     try:
         return parse(source.config)

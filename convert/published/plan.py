@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from convert.files.problems import listed
+from convert.files.safetensors_files import listed
 from convert.models.rules import Layout, Rule, RuleTable, split_row
 from convert.published.directory import Published
 from convert.published.forms import Form

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from convert.files.box import Box, box_shape, scaled, whole
+from convert.files.box import Box, box_shape, row_slabs, scaled, whole
 from convert.files.safetensors_files import DTYPES, read_box
-from convert.files.slabs import row_slabs
 from convert.published.forms import PartReader
 from convert.published.plan import Source
 from convert.published.weights import Weight

@@ -16,7 +16,7 @@ from convert.published.directory import Published
 from convert.published.exclude import unprefixed
 from convert.published.parameters import OneKey, PublishedParameters, parse_config
 from convert.published.plan import LoadPlan, make_plan
-from convert.stored import Stored
+from convert.store.reader import Store
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
@@ -28,7 +28,7 @@ def read_preprocessor(directory: Path) -> Mapping[str, Any] | None:
     return read_json(file) if file.is_file() else None
 
 
-def vision_config_of(source: Published | Stored) -> VisionConfig:
+def vision_config_of(source: Published | Store) -> VisionConfig:
     """Read the vision configuration; ValueError, naming the file, if missing or unsupported."""
     preprocessor = read_preprocessor(source.directory)
     return parse_config(source, lambda fields: VisionConfig.from_hf(fields, preprocessor))

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.command_line.stopping import raising, status_of
-from convert.conversion.progress import ByteProgress
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.command_line.progress import ByteProgress
+from convert.command_line.stopping import raise_on_signals, status_of
 from convert.files.safetensors_files import open_checkpoint
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import ALL_FILES
-from convert.hub.flags import add_hub_flags, source_of
+from convert.hub.source import add_hub_flags, source_of
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
 PROG = "eagle3-quantize"
@@ -24,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0, 2 for unusable flags or files, 130 or 143 after a signal."""
     options = parse_quantize_flags(sys.argv[1:] if argv is None else argv)
     # SIGTERM, as from a scheduler, should clean up like Ctrl-C.
-    with raising():
+    with raise_on_signals():
         try:
             (_compare if options.compare else _quantize)(options)
         except KeyboardInterrupt as stopped:

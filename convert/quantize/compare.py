@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.files.problems import listed
-from convert.files.safetensors_files import Checkpoint, read_rows
-from convert.files.slabs import row_slabs
+from convert.files.box import row_slabs
+from convert.files.safetensors_files import Checkpoint, listed, read_rows
 from convert.published.read_parameter import read_dequantized
 from convert.published.weights import Weight, find_weights
 from convert.quantize.accept_change import AcceptChange

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from convert.files.box import row_slabs
 from convert.files.safetensors_files import (
     DTYPES,
     Checkpoint,
@@ -20,7 +21,6 @@ from convert.files.safetensors_files import (
     encode_header,
     read_rows,
 )
-from convert.files.slabs import row_slabs
 from convert.quantize.schemes import Part, Quantizer
 from convert.quantize.select import Selection
 

@@ -1,15 +1,81 @@
-"""List the files of a store, refuse links, and write files durably."""
+"""Files of sources and stores: fingerprint, copy, list, compare and write durably."""
 
+import hashlib
 import os
-from collections.abc import Mapping
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from convert.files.safetensors_files import MAX_HEADER_BYTES
 from eagle3_jax.replace_file import replaced
 
+ITEMS = "items"
+"""Folder of a store's Orbax items."""
+HASHED_WHOLE = ("config.json", "model.safetensors.index.json")
+BLOCKS, BLOCK_BYTES = 256, 4096
+"""Sample of a file's weights: evenly spread blocks that include the first and last bytes. Files up
+to 1 MiB are read whole."""
+COPIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "tiktoken.model",
+    "special_tokens_map.json",
+    "chat_template*",
+    "preprocessor_config.json",
+)
+"""Patterns of the files that a store needs to serve without its source."""
 
-def files_below(directory: Path) -> dict[str, int]:
-    """Return each file's path relative to the directory, with its size in bytes.
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the source.
+
+    `changed_ns` is its modification time in nanoseconds since 1970. `sample` is the SHA-256 of a
+    JSON file, or of the header and sampled blocks of a safetensors file.
+    """
+
+    name: str
+    size: int
+    changed_ns: int
+    sample: str
+
+
+def fingerprint(directory: Path) -> tuple[SourceFile, ...]:
+    """Describe every file that a conversion depends on, reading 1 MiB of each file's weights.
+
+    Changed weights go unnoticed only if size, modification time and all sampled bytes are equal.
+    """
+    files = [*directory.glob("*.safetensors"), *(directory / name for name in HASHED_WHOLE)]
+    return tuple(_describe(file) for file in sorted(files) if file.is_file())
+
+
+def side_files(directory: Path) -> list[Path]:
+    """Return the configuration, tokenizer and chat template files."""
+    found = {file for pattern in COPIED for file in directory.glob(pattern) if file.is_file()}
+    return sorted(found)
+
+
+def copy_side_files(source: Path, destination: Path) -> dict[str, str]:
+    """Copy the side files; return their names and the SHA-256 of the copies."""
+    sums = {}
+    for file in side_files(source):
+        shutil.copyfile(file, destination / file.name)
+        sums[file.name] = file_checksum(destination / file.name)
+    return sums
+
+
+def file_checksum(file: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def files_below(directory: Path, store: Path) -> dict[str, int]:
+    """Return each file's path relative to the store, with its size in bytes.
 
     Without the directory there are none. Raises ValueError for a link, which could lead anywhere.
     """
@@ -20,7 +86,7 @@ def files_below(directory: Path) -> dict[str, int]:
                 f"{path} is a link; a store's items must be files, copy them in its place"
             )
         if path != directory and not path.is_dir():
-            sizes[path.relative_to(directory).as_posix()] = path.stat().st_size
+            sizes[path.relative_to(store).as_posix()] = path.stat().st_size
     return sizes
 
 
@@ -51,3 +117,29 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _describe(file: Path) -> SourceFile:
+    found = file.stat()
+    sample = file_checksum(file) if file.name in HASHED_WHOLE else _sample(file, found.st_size)
+    return SourceFile(file.name, found.st_size, found.st_mtime_ns, sample)
+
+
+def _sample(file: Path, size: int) -> str:
+    with file.open("rb", buffering=0) as opened:
+        prefix = opened.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+        start = min(size, 8 + min(length, MAX_HEADER_BYTES))
+        digest = hashlib.sha256(prefix)
+        for offset, count in [(8, start - 8), *_blocks(start, size)]:
+            digest.update(os.pread(opened.fileno(), max(count, 0), offset))
+    return digest.hexdigest()
+
+
+def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield offsets and sizes of the blocks to read between two offsets."""
+    if end - start <= BLOCKS * BLOCK_BYTES:
+        yield start, end - start
+        return
+    for block in range(BLOCKS):
+        yield start + block * (end - start - BLOCK_BYTES) // (BLOCKS - 1), BLOCK_BYTES

@@ -70,9 +70,8 @@ class _Generation(Extension):
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    # Evaluate nothing before a chat is rendered, which may be limited: disable the optimiser and
-    # the constant folding of output.
-    # nor for an output that seems to be constant.
+    # Evaluate nothing before a chat is rendered, which has limits: disable the optimiser and, by
+    # `finalize`, the constant folding of output.
     return ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from convert.hub.checkpoint import find_checkpoint
+from convert.hub.checkpoint import check_published_roles, find_checkpoint
 from convert.hub.files import TOKENIZER_ALONE
-from convert.hub.roles import check_published_roles
 from serve.options.pair import DEMO_VISION, PairOptions
 
 

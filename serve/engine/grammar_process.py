@@ -1,4 +1,4 @@
-"""Try a grammar in a separate process; see `serve.limited`.
+"""Try a grammar in a sandbox (`serve.sandbox`).
 
 llguidance may take minutes, fill the memory or overflow the stack, and cannot be interrupted.
 """

@@ -1,7 +1,8 @@
-"""Try grammars in limited processes before the server compiles them."""
+"""Try grammars in a sandbox before the server compiles them."""
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from eagle3_jax.engine.grammars.faults import Fault
@@ -12,7 +13,7 @@ from eagle3_jax.engine.grammars.interface import (
     TooComplexError,
     Vocabulary,
 )
-from serve.limited.workers import BusyError, EndedError, Limits, Workers
+from serve.sandbox.sandbox import BusyError, EndedError, Limits, Sandbox
 
 CPU_SECONDS = 1.0
 WALL_SECONDS = 20.0
@@ -30,20 +31,16 @@ TOO_COMPLEX = (
 
 
 class GrammarTrials:
-    """A Trial that asks a new process about each grammar; thread-safe."""
+    """A Trial that asks a new process about each grammar; thread-safe. `owner` ends them."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, owner: ExitStack) -> None:
         head = {
             "lengths": [len(token) for token in vocabulary.tokens],
             "special_ids": list(vocabulary.special_ids),
             "eos_ids": list(vocabulary.eos_ids),
         }
         setup = f"{json.dumps(head)}\n".encode() + b"".join(vocabulary.tokens)
-        self._workers = Workers("serve.engine.grammar_process", setup)
-
-    def start(self) -> None:
-        """Start the process from which others are forked, before a grammar needs it."""
-        self._workers.start()
+        self._sandbox = owner.enter_context(Sandbox("serve.engine.grammar_process", setup))
 
     def __call__(self, grammar: str, limits: Mapping[str, int]) -> Footprint:
         """See Trial. Raises GrammarsBusyError if the trial could not run."""
@@ -78,7 +75,7 @@ class GrammarTrials:
         question = json.dumps({**asked, "limits": dict(limits)}).encode()
         allowed = Limits(CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS, BEHIND)
         try:
-            return json.loads(self._workers.ask(question, allowed))
+            return json.loads(self._sandbox.ask(question, allowed))
         except EndedError as error:
             raise TooComplexError(TOO_COMPLEX) from error
         except BusyError as error:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.command_line.spellings import read_command
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.command_line.reading import read_command
 from convert.files.json_object import parse_value
 from eagle3_jax.sampling.params import LOGPROBS_MODES, REQUEST_OPTIONS, SamplingParams
 from serve.options.pair import PairOptions, add_demo_flags, add_pair_flags, read_pair_options

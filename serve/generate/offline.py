@@ -28,7 +28,7 @@ from serve.chat_format.reasoning import after_reasoning, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.openai.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
-from serve.pair.bad_words import spell_bad_words
+from serve.pair.generation_config import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,
     build_engine,

@@ -1,11 +1,10 @@
-"""Decode an image in a separate process; see `serve.limited`."""
+"""Decode an image in a sandbox (`serve.sandbox`)."""
 
 import json
 import signal
 from collections.abc import Callable
 
-from convert.images.decode import count_pixels
-from convert.images.read import read_image
+from convert.images import count_pixels, read_image
 from eagle3_jax.config.vision import PixelConfig, VisionConfig
 
 

@@ -1,4 +1,4 @@
-"""Decode the images of requests in limited processes, so that none delays other requests."""
+"""Decode the images of requests in a sandbox, so that none delays other requests."""
 
 import json
 import time
@@ -12,10 +12,10 @@ import numpy as np
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
 from serve.images.errors import BadImage, ImagesBusy
+from serve.images.fair_turns import FairTurns, NoRoomError
 from serve.images.options import MIB, ImageOptions
 from serve.images.remote import Run
-from serve.limited.fair_turns import FairTurns, NoRoomError
-from serve.limited.workers import BusyError, EndedError, Limits, Workers
+from serve.sandbox.sandbox import BusyError, EndedError, Limits, Sandbox
 
 SECONDS, SECONDS_A_MEGAPIXEL = 0.5, 0.15
 """CPU time per image, and per million pixels. The slowest valid files (a PNG or lossless WebP of
@@ -45,14 +45,15 @@ class ImageDecoder:
 
     Args:
         options: limits and decoding options.
+        sandbox: of `serve.images.decode_process`.
         quick, slow: run blocking work in QUICK_SLOTS and SLOW_SLOTS threads; each waits for one
             image.
     """
 
-    def __init__(self, options: ImageOptions, quick: Run, slow: Run) -> None:
+    def __init__(self, options: ImageOptions, sandbox: Sandbox, quick: Run, slow: Run) -> None:
         memory = BASE_BYTES + BYTES_A_PIXEL * options.max_pixels
         self._options = options
-        self._workers = Workers("serve.images.decode_process")
+        self._sandbox = sandbox
         self._queues = (
             _Queue(
                 quick,
@@ -72,10 +73,6 @@ class ImageDecoder:
             f"decoding it takes more than {SECONDS:g} s of a processor and {SECONDS_A_MEGAPIXEL:g} "
             f"s a million pixels, or {memory // MIB} MiB: save it as a plain PNG or JPEG"
         )
-
-    def start(self) -> None:
-        """Start the process from which workers are forked, before an image needs it."""
-        self._workers.start()
 
     async def decode(
         self, data: bytes, config: VisionConfig, digest: bytes, client: str
@@ -114,7 +111,7 @@ class ImageDecoder:
         self, arguments: dict[str, Any], data: bytes, queue: "_Queue"
     ) -> tuple[ImageItem, int]:
         asked = json.dumps({**arguments, "seconds_a_megapixel": queue.seconds_a_megapixel}).encode()
-        answer = self._workers.ask(asked + b"\n" + data, queue.limits)
+        answer = self._sandbox.ask(asked + b"\n" + data, queue.limits)
         line, _, patches = answer.partition(b"\n")
         head = json.loads(line)
         if "error" in head:

@@ -1,13 +1,15 @@
-"""Image options of a server, read from its flags."""
+"""Image options of a server: the flags, under vLLM's names if it has them, and their values."""
 
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convert.files.json_object import parse_value
-from convert.images.decode import WHITE, Colour
+
+if TYPE_CHECKING:
+    from convert.images import Colour
 
 MIB, GIB = 2**20, 2**30
 ANY_HOST = "*"
@@ -19,6 +21,7 @@ OTHERS = ("video", "audio")
 SIZES = {"count", "width", "height"}
 """Keys of vLLM's longer form; the sizes are hints for its profiling, which we do not have."""
 DECODING = ("vllm", "moonshot")
+WHITE = (255, 255, 255)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class ImageOptions:
     max_bytes: int = 20 * MIB
     max_pixels: int = 2**26
     exif: bool = True
-    background: Colour | None = WHITE
+    background: "Colour | None" = WHITE
     domains: tuple[str, ...] = ()
     local_path: Path | None = None
     cache_bytes: int = GIB
@@ -87,7 +90,7 @@ def _count(kind: str, given: Any) -> int:
     return given
 
 
-def _read_background(text: str | None, decoding: str) -> Colour | None:
+def _read_background(text: str | None, decoding: str) -> "Colour | None":
     """Return the colour behind transparent images, None to drop transparency."""
     given = _object(IO, text) if text is not None else {}
     if unknown := sorted(given.keys() - {"image"}):
@@ -106,7 +109,7 @@ def _read_background(text: str | None, decoding: str) -> Colour | None:
     return WHITE if colour is None else _colour(colour)
 
 
-def _colour(given: Any) -> Colour:
+def _colour(given: Any) -> "Colour":
     parts = given if isinstance(given, list) else []
     if len(parts) != 3 or not all(type(part) is int and 0 <= part <= 255 for part in parts):
         raise ValueError(f"{IO} rgba_background_color must be three of 0..255; got {given!r:.100}")
@@ -138,3 +141,89 @@ def _object(flag: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{flag} must be a JSON object; got {text[:100]}")
     return value
+
+
+def add_image_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags as a group; those of the engine are fields of EngineConfig."""
+    group, default = parser.add_argument_group("images"), ImageOptions()
+    add = group.add_argument
+    add("--language-model-only", action="store_true", help="load no vision, take no images")
+    add(LIMIT, metavar="JSON", help=f'{{"image": N}}: images of one prompt; default {default.most}')
+    add(
+        "--max-image-size",
+        type=float,
+        default=default.max_bytes / MIB,
+        metavar="MIB",
+        help="larger image files (in MiB) are refused",
+    )
+    add(
+        "--max-image-pixels",
+        type=int,
+        default=default.max_pixels,
+        metavar="N",
+        help="images of more are refused before they are decoded",
+    )
+    add(IO, metavar="JSON", help='{"image": {"rgba_background_color": [R, G, B]}}: behind images')
+    add(
+        "--image-decoding",
+        choices=DECODING,
+        default=DECODING[0],
+        help="vllm: turned as EXIF says, transparency on a colour; moonshot: neither, as released",
+    )
+    _add_source_flags(group, default)
+    _add_engine_flags(group)
+
+
+def _add_source_flags(group: argparse._ArgumentGroup, default: ImageOptions) -> None:
+    add = group.add_argument
+    add(
+        "--allowed-media-domains",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help=f"fetch http(s) URLs of these hosts ({ANY_HOST}: of all); default: of none",
+    )
+    add(
+        "--allowed-local-media-path",
+        type=Path,
+        metavar="DIR",
+        help="clients may name files in it by file:// URLs; default: none",
+    )
+    add(
+        "--mm-processor-cache-gb",
+        type=float,
+        default=default.cache_bytes / GIB,
+        metavar="GIB",
+        help="preprocessed images that are kept in the host's memory; 0: none",
+    )
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--mm-encoder-tp-mode",
+        choices=("data", "weights"),
+        help="data (the default): images are divided over devices that each hold the whole tower; "
+        "weights: the tower is, and every device sees every image",
+    )
+    add(
+        "--mm-enable-dp-encoder",
+        action="store_const",
+        const="data",
+        dest="mm_encoder_tp_mode",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+    add(
+        "--mm-draft-embedding",
+        choices=("pad", "target"),
+        help="what drafts see of images: pad, the placeholder, as in vLLM (the default), or "
+        "target, the target's rows, as in SGLang",
+    )
+    add(
+        "--mm-encoder-cache-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of images whose features devices keep, the most that an image may have; "
+        "default: those of a prefill chunk and of two of the largest images",
+    )

@@ -1,15 +1,15 @@
-"""Read the images of a request into engine inputs."""
+"""Read the images of a request into engine inputs, and place them in its prompt."""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from convert.images.read import digest_of
+from convert.images import digest_of
 from eagle3_jax.config.vision import VisionConfig
-from eagle3_jax.vision.item import ImageItem
+from eagle3_jax.vision.item import ImageItem, PlacedImage
 from serve.images.decoder import ImageDecoder
 from serve.images.errors import BadImage, ImagesBusy, NoneTaken
 from serve.images.options import ImageOptions
@@ -157,3 +157,34 @@ class ImageReader:
 def _of_low_detail(config: VisionConfig) -> VisionConfig:
     limit = min(config.pixels.in_patch_limit, (LOW_SIDE // config.patch_size) ** 2)
     return replace(config, pixels=replace(config.pixels, in_patch_limit=limit))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, with the images among them."""
+
+    ids: list[int]
+    images: tuple[PlacedImage, ...] = ()
+
+
+def place(ids: Sequence[int], items: Sequence[ImageItem], placeholder: int) -> Prompt:
+    """Expand each placeholder to as many as its image has tokens, in order.
+
+    `ids` is a rendered chat in which no user's text is a placeholder. Raises BadImage if the
+    numbers of placeholders and images differ.
+    """
+    places = [position for position, token in enumerate(ids) if token == placeholder]
+    if len(places) != len(items):
+        raise BadImage(
+            f"the chat template has {len(places)} places for {len(items)} images: it is not made "
+            "for images, or leaves messages out"
+        )
+    expanded: list[int] = []
+    placed: list[PlacedImage] = []
+    done = 0
+    for position, item in zip(places, items, strict=True):
+        expanded += ids[done:position]
+        placed.append(PlacedImage(item, len(expanded)))
+        expanded += [placeholder] * item.num_tokens
+        done = position + 1
+    return Prompt([*expanded, *ids[done:]], tuple(placed))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from convert.images.decode import media_type_of
+from convert.images import media_type_of
 from serve.images.errors import BadImage
 from serve.images.options import ImageOptions
 from serve.images.remote import Fetcher, Run

@@ -18,8 +18,7 @@ from serve.chat_format.parts import AnswerParts, CallPart
 from serve.chat_format.reasoning import after_reasoning, end_of_open_reasoning
 from serve.engine.choices import ChoiceState, Part
 from serve.images.errors import BadImage, ImagesBusy
-from serve.images.placing import Prompt, place
-from serve.images.reader import Items
+from serve.images.reader import Items, Prompt, place
 from serve.openai.answer import answer
 from serve.openai.answer_form import answer_form
 from serve.openai.completions import too_long

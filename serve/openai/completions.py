@@ -12,7 +12,7 @@ from serve.asgi.auth import client_of
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request
 from serve.asgi.json_body import JsonRoute, tokenising
 from serve.engine.choices import ChoiceState, Part
-from serve.images.placing import Prompt
+from serve.images.reader import Prompt
 from serve.openai.answer import answer
 from serve.openai.logprob_forms import TextOffsets, TokenTexts, completion_logprobs
 from serve.openai.protocol import CompletionRequest

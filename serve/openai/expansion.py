@@ -6,7 +6,7 @@ from typing import Any
 
 from serve.asgi.errors import invalid_request
 from serve.openai.protocol import GenerationRequest
-from serve.pair.bad_words import Encoder, spell_bad_words
+from serve.pair.generation_config import Encoder, spell_bad_words
 
 NAMING_OPTIONS = ("logit_bias", "allowed_token_ids", "bad_words_ids")
 MAX_NAMED_TOKENS = 2**19

@@ -20,8 +20,7 @@ from serve.chat_format.reasoning import SpecialTokens
 from serve.chat_format.shown_roles import ShownRoles
 from serve.engine.grammar_pool import GrammarPool
 from serve.engine.thread import EngineThread
-from serve.images.placing import Prompt
-from serve.images.reader import ImageReader, NoImages
+from serve.images.reader import ImageReader, NoImages, Prompt
 from serve.kv_transfer.transfers import Transfers
 from serve.openai.expansion import Expansion
 from serve.openai.logprob_forms import TokenTexts

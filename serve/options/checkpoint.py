@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Types only: flags are read before anything imports JAX.
-    from convert.activations import Activations
+    from convert.abstract_model import Activations
     from convert.pairing import HeadChoice
     from convert.published.weights import Int4OrderChoice
     from eagle3_jax.config import AuxIdConvention

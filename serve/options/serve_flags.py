@@ -4,12 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.config_file import add_config_flag
-from convert.command_line.parser import OneLineParser
-from convert.command_line.spellings import read_command
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.command_line.reading import add_config_flag, read_command
 from eagle3_jax.sampling.params import LOGPROBS_MODES
-from serve.images.flags import add_image_flags
+from serve.images.options import add_image_flags
 from serve.kv_transfer.config import CONFIG_FLAG, KEY_FLAG, ROLE_FLAG, ROLES
 from serve.options.chat import add_chat_flags
 from serve.options.executor.ray import add_ray_flags

@@ -3,8 +3,7 @@
 import argparse
 from dataclasses import dataclass
 
-from convert.hub.flags import add_hub_flags, source_of
-from convert.hub.source import Source
+from convert.hub.source import Source, add_hub_flags, source_of
 from serve.options.speculation import Speculation
 
 

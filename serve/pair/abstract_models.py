@@ -9,11 +9,9 @@ from jax.sharding import Mesh
 
 from convert.abstract_model import AbstractModel
 from convert.device_memory import GIB
-from convert.hub.checkpoint import find_checkpoint
-from convert.hub.roles import check_roles
-from convert.load import prepare_draft, prepare_target
+from convert.hub.checkpoint import check_roles, find_checkpoint
+from convert.load import holds_vision, prepare_draft, prepare_target, prepare_vision
 from convert.text.tokenizer import Tokenizer, load_tokenizer
-from convert.vision import holds_vision, prepare_vision
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.initial_state import state_shapes
@@ -91,32 +89,20 @@ def prepare_pair(
     defaults = read_sampling_defaults(model)
     read = adapt_tokenizer(load_tokenizer(tokenizer or model))
     mesh = mesh_of_size(parallel)
+    activations, proposing, seeing = options.quantize_activations, None, None
     with notices(notify):
-        models = _outlines(model, draft, options, parallel, mesh)
-        seeing = None
+        target = prepare_target(model, mesh=mesh, quantize_activations=activations)
+        if draft:
+            proposing = prepare_draft(
+                draft,
+                target.model,
+                mesh=mesh if parallel.splits_draft else None,
+                quantize_activations=activations,
+                **options.for_draft,
+            )
         if vision and holds_vision(model):
             seeing = prepare_vision(model, mesh=mesh, split=split_vision)
-    return AbstractModels(*models, seeing, read, defaults, mesh)
-
-
-def _outlines(
-    model: Path,
-    draft: Path | None,
-    options: LoadOptions,
-    parallel: ParallelOptions,
-    mesh: Mesh | None,
-) -> tuple[AbstractModel[Target], AbstractModel[Eagle3Draft] | None]:
-    """Return the abstract target and draft."""
-    activations = options.quantize_activations
-    target = prepare_target(model, mesh=mesh, quantize_activations=activations)
-    proposing = draft and prepare_draft(
-        draft,
-        target.model,
-        mesh=mesh if parallel.splits_draft else None,
-        quantize_activations=activations,
-        **options.for_draft,
-    )
-    return target, proposing or None
+    return AbstractModels(target, proposing, seeing, read, defaults, mesh)
 
 
 def mesh_of_size(parallel: ParallelOptions) -> Mesh | None:

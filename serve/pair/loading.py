@@ -8,14 +8,12 @@ from typing import Any
 
 import jax
 
-from convert import load_draft
 from convert.device_memory import check_device_memory, device_bytes
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.programs.processes.call import Peers
-from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
@@ -24,11 +22,9 @@ from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.abstract_models import AbstractModels, as_it_is, prepare_pair
-from serve.pair.divided_contexts import notify_of_divided_contexts
 from serve.pair.generation_config import SamplingDefaults
-from serve.pair.host_memory import check_host_memory
-from serve.pair.notices import Notify, notices, print_to_stderr
-from serve.pair.pool_size import fitting_pages, share_bytes
+from serve.pair.memory import check_host_memory, fitting_pages, share_bytes
+from serve.pair.notices import Notify, notify_of_divided_contexts, print_to_stderr
 
 CHUNK_UNIT = 256
 """Multiple of rows for kernel tiles."""
@@ -124,25 +120,6 @@ def _filling(
         notify("note: devices here don't tell their memory, so no share of it sizes the KV cache")
         return config
     return replace(config, num_pages=fitting_pages(config, shapes, weights, usable))
-
-
-def with_draft(
-    pair: LoadedPair,
-    draft: Path,
-    options: LoadOptions = DEFAULTS,
-    *,
-    notify: Notify = print_to_stderr,
-) -> LoadedPair:
-    """Load another draft for the pair; raises and reports as `load_pair`."""
-    with notices(notify):
-        loaded = load_draft(
-            draft,
-            pair.target,
-            mesh=mesh_of(pair.target),
-            quantize_activations=options.quantize_activations,
-            **options.for_draft,
-        )
-    return replace(pair, draft=loaded)
 
 
 def build_engine(

@@ -17,7 +17,7 @@ from serve.asgi.json_body import JsonRoute, tokenising
 from serve.asgi.sse import DONE, event, synthetic_field
 from serve.engine.choices import Choices, ChoiceState
 from serve.engine.stream import OutputStream
-from serve.images.placing import Prompt
+from serve.images.reader import Prompt
 from serve.openai.answer import respond
 from serve.openai.completions import prompt_ids
 from serve.openai.expansion import Expansion

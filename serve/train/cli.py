@@ -5,9 +5,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.command_line.stopping import (
+    Stopped,
+    exit_at_once,
+    exit_on_signals,
+    raise_on_signals,
+    status_of,
+)
 from serve.train.data_flags import add_features_command, add_regenerate_command
 from serve.train.flags import (
     DRAFT_EXAMPLE,
@@ -22,19 +27,19 @@ PROG = "eagle3-train"
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0, 2 for unusable flags or files, 130 or 143 after a signal."""
     options = _parser().parse_args(argv)
-    with raising() as came:
+    with raise_on_signals() as came:
         try:
             if check := getattr(options, "check", None):
                 check(options)
             # Check the flags first, because importing JAX takes seconds.
-            with leaving(PROG):
+            with exit_on_signals(PROG):
                 command = _command(options.command)
             done = command(options)
         except (ValueError, OSError) as error:
             print(f"{PROG}: error: {error}", file=sys.stderr)
             return 2
         except Stopped as stopped:
-            leave(PROG, status_of(stopped))
+            exit_at_once(PROG, status_of(stopped))
     if not done:
         print(f"{PROG}: stopped; the same command with --resume goes on", file=sys.stderr)
     return 0 if done else 128 + (came or [signal.SIGINT])[0]

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from convert import load_tokenizer
-from convert.hub.checkpoint import find_checkpoint
-from convert.hub.flags import source_of
-from convert.hub.roles import check_roles
+from convert.hub.checkpoint import check_roles, find_checkpoint
+from convert.hub.source import source_of
 from convert.load import prepare_target
 from convert.published.parameters import abstract_draft
 from convert.text.tokenizer import Tokenizer

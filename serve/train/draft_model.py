@@ -15,8 +15,7 @@ from convert.abstract_model import AbstractModel
 from convert.files.json_object import parse_object
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import CONFIG, CONFIG_ALONE
-from convert.hub.flags import source_of
-from convert.hub.source import Source
+from convert.hub.source import Source, source_of
 from convert.load import prepare_draft
 from convert.models.config_json import draft_to_hf
 from convert.pairing import DraftForTarget

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from convert.command_line.parser import OneLineParser
-from convert.hub.flags import add_hub_flags
+from convert.hub.source import add_hub_flags
 from serve.options.checkpoint import ACTIVATIONS
 
 TARGET_STEPS, DRAFT_STEPS = 4500, 460

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convert import load_vision
+from convert.load import holds_vision, prepare_vision
 from convert.text.tokenizer import Tokenizer
-from convert.vision import holds_vision, prepare_vision
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder
@@ -15,6 +15,7 @@ from serve.chat_setup import set_up_images
 from serve.demo import recipe
 from serve.images.options import ImageOptions
 from serve.images.reader import ImageReader, NoImages
+from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.train.answers import SampleMaker
 from serve.train.data import ConversationSamples, open_records
 from serve.train.features.directory import Computed, FeatureSamples
@@ -78,7 +79,7 @@ def _images(options: argparse.Namespace, checkpoint: Path) -> ImageReader | NoIm
         domains=tuple(options.allowed_media_domains), local_path=local and local.resolve()
     )
     vision = prepare_vision(checkpoint).model if holds_vision(checkpoint) else None
-    return set_up_images(given, vision)
+    return set_up_images(given, vision, WHOLE_PROCESS)
 
 
 def _maker(

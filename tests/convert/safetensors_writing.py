@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from convert.save import write_tensors
-from convert.store.parameter import Parameter
+from convert.store.parameters import Parameter
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -24,7 +24,7 @@ from convert.files.box import box_of
 from convert.files.safetensors_files import read_box
 from convert.fill import named_variables
 from convert.load import prepare_target
-from convert.published import form, read_parameter
+from convert.published import forms, read_parameter
 from eagle3_jax.mesh import make_mesh, mesh_of
 from eagle3_jax.models.target import Target
 
@@ -62,7 +62,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(found.nbytes)
         return found
 
-    for module in (safetensors_files, read_parameter, form):
+    for module in (safetensors_files, read_parameter, forms):
         monkeypatch.setattr(module, "read_box", counted)
     return sizes
 

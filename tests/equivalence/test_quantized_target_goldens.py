@@ -11,7 +11,7 @@ from sweeps import sweep
 from tolerances import ACTIVATION_SCHEMES_RMS, CLEAR_MARGIN, FLOAT32_ATOL
 
 from convert import load_draft, load_target
-from convert.activations import Activations
+from convert.abstract_model import Activations
 from eagle3_jax import SamplingParams, generate
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import Experts, MoE

@@ -3,7 +3,7 @@
 import io
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from serve.images.options import ImageOptions
 from serve.images.reader import ImageReader
 from serve.images.remote import Fetcher
 from serve.openai.service import ModelInfo
+from serve.sandbox.sandbox import Sandbox
 
 CONTEXT = 2**13
 
@@ -43,14 +44,16 @@ def vision_config() -> VisionConfig:
     return replace(config_of(), media_placeholder_token_id=pad)
 
 
-def reader(fetcher: Fetcher | None = None, **options: Any) -> ImageReader:
+@contextmanager
+def reader(fetcher: Fetcher | None = None, **options: Any) -> Iterator[ImageReader]:
     """A reader of images for that configuration."""
     given = ImageOptions(**options)
     run = Threads("images", 2).run
     fetcher = fetcher or Fetcher(given.domains, given.max_bytes, run)
     quick, slow = Threads("quick images", QUICK_SLOTS), Threads("slow images", SLOW_SLOTS)
-    decoder = ImageDecoder(given, quick.run, slow.run)
-    return ImageReader(vision_config(), given, run, fetcher, decoder)
+    with Sandbox("serve.images.decode_process") as sandbox:
+        decoder = ImageDecoder(given, sandbox, quick.run, slow.run)
+        yield ImageReader(vision_config(), given, run, fetcher, decoder)
 
 
 @contextmanager
@@ -58,8 +61,10 @@ def seeing(images: Any = None, **options: Any) -> Iterator[Served]:
     """A server; its engine has what it was `asked`."""
     engine = Onlooker()
     model = ModelInfo(("fake",), "/models/fake", CONTEXT)
-    images = images or reader()
-    with served_by(engine, kimi(), model=model, images=images, **options) as server:
+    with (
+        nullcontext(images) if images else reader() as images,
+        served_by(engine, kimi(), model=model, images=images, **options) as server,
+    ):
         yield replace(server, engine=engine)
 
 

@@ -22,7 +22,7 @@ from convert.files.safetensors_files import SINGLE_FILE, open_checkpoint
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
 from convert.save import write_tensors
-from convert.store.parameter import Parameter
+from convert.store.parameters import Parameter
 from eagle3_tools.bench.load.server_process import serving
 from serve.demo import find_pair
 from serve.options.foreign.flags import describe_ignored_flags

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from convert import Tokenizer
-from convert.images.resize import cut, sizes_of
+from convert.images import cut, sizes_of
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.training.packing import Sample, padded
 from eagle3_jax.training.vision import ImageTextBatch

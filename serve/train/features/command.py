@@ -11,9 +11,8 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from convert import load_tokenizer
-from convert.hub.checkpoint import find_checkpoint
-from convert.hub.flags import source_of
-from convert.hub.roles import check_roles
+from convert.hub.checkpoint import check_roles, find_checkpoint
+from convert.hub.source import source_of
 from convert.load import prepare_target
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder

@@ -10,7 +10,7 @@ from sweeps import sweep
 
 from convert.conversion.cli import main as convert
 from convert.equivalence.__main__ import main
-from convert.equivalence.torch_family import FAMILIES, torch_family
+from convert.equivalence.torch_model import FAMILIES, torch_family
 from eagle3_jax.config.targets import READERS
 
 KIMI = ORACLES / "kimi_bf16"

@@ -18,7 +18,7 @@ from local_hub import LocalHub
 from oracle_files import ORACLES
 
 from convert import Source, load_draft, load_target, load_tokenizer, load_vision
-from convert.command_line.stopping import SIGNALS, Stopped, raising
+from convert.command_line.stopping import SIGNALS, Stopped, raise_on_signals
 from convert.hub.checkpoint import find_checkpoint, find_config
 from convert.hub.files import ALL_FILES, TOKENIZER_ALONE
 from eagle3_jax.models.target import Target
@@ -172,7 +172,7 @@ def test_a_signal_waits_for_no_file(
     hub.slow.add(SLOW)  # 14 s
     if number == signal.SIGTERM:
         hub.lfs.add(SLOW)
-    with raising():  # As commands do.
+    with raise_on_signals():  # As commands do.
         handler, start = signal.getsignal(number), time.monotonic()
         Timer(1.0, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Stopped) as stopped:

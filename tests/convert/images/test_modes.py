@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from convert.images.decode import decode
+from convert.images import decode
 
 BACKGROUND = (10, 200, 90)
 GREY, RGB, GREY_ALPHA, RGBA = 0, 2, 4, 6

@@ -15,7 +15,7 @@ from oracle_files import ORACLES
 from PIL import Image
 
 from convert import read_frames, read_image
-from convert.images.resize import resize, sizes_of
+from convert.images import resize, sizes_of
 from eagle3_jax.config.vision import VisionConfig
 
 CONFIG = config_of()

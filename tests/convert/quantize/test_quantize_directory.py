@@ -12,7 +12,7 @@ from oracle_files import ORACLES
 from quantizing import contents, quantized, weights
 from safetensors_writing import write_safetensors
 
-from convert.files import slabs
+from convert.files import box
 from convert.files.safetensors_files import open_checkpoint, read_json
 from convert.quantize.run import prepare, write
 from convert.quantize.schemes import scheme_of
@@ -87,13 +87,13 @@ def test_the_slab_size_changes_no_bit(
 ) -> None:
     source = one_matrix(tmp_path / "source", 300, 96)
     whole = contents(quantized(source, tmp_path / "whole", scheme))
-    monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 9)
+    monkeypatch.setattr(box, "SLAB_ELEMENTS", 1 << 9)
     assert contents(quantized(source, tmp_path / "slabs", scheme)) == whole
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = one_matrix(tmp_path / "source", 16384, 256)
-    monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(box, "SLAB_ELEMENTS", 1 << 14)
     job = prepare(source, tmp_path / "out", FP8)
     tracemalloc.start()
     write(job)

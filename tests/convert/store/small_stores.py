@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convert.store.files import SourceFile
 from convert.store.manifest import Origin
-from convert.store.parameter import Parameter
-from convert.store.partial import partial_directory
-from convert.store.source import SourceFile
-from convert.store.writer import write_store
+from convert.store.parameters import Parameter
+from convert.store.writer import partial_directory, write_store
 
 ITEM_BYTES = 40_000
 ORIGIN = Origin(

@@ -4,8 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from convert.store.arch import E4M3FN, E4M3FNUZ, fnuz_scale, fnuz_values, for_arch
-from convert.store.parameter import Parameter
+from convert.store.parameters import (
+    E4M3FN,
+    E4M3FNUZ,
+    Parameter,
+    fnuz_scale,
+    fnuz_values,
+    for_arch,
+)
 
 CODES = np.arange(256, dtype=np.uint8)
 NAN = (CODES & 0x7F) == 0x7F

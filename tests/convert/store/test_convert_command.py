@@ -22,9 +22,9 @@ from rich.console import Console
 from sparse_checkpoint import write_sparse
 from sweeps import sweep
 
-from convert.conversion import progress
+from convert.command_line import progress
+from convert.command_line.progress import GIB, ByteProgress
 from convert.conversion.cli import main
-from convert.conversion.progress import GIB, ByteProgress
 from convert.store.reader import open_store
 
 

@@ -4,24 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from converting import DRAFT, Capture, before_third_item, contents, copied, interrupted, refused
 from killed_run import POINTS
-from small_stores import arrays, leave_unfinished, source_directory, write_small
+from small_stores import arrays, leave_unfinished, parameters, source_directory, write_small
 from sweeps import sweep
 
 from convert.conversion import cli
-from convert.store.journal import Journal
-from convert.store.partial import partial_directory
-from convert.store.reader import open_store
-from convert.store.source import BLOCK_BYTES, BLOCKS, fingerprint
-from convert.store.verify import verify_store
+from convert.store.files import BLOCK_BYTES, BLOCKS, fingerprint
+from convert.store.reader import open_store, verify_store
+from convert.store.writer import partial_directory
 
 KILLED = -9
-WHOLE_STORE = 7
+WHOLE_STORE = 5
 
 
 def files_of(directory: Path) -> dict[str, tuple[int, int]]:
@@ -41,8 +40,8 @@ def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -
     command = [sys.executable, str(script), point, str(destination)]
     assert subprocess.run(command, env=environment, check=False).returncode == KILLED
     partial = partial_directory(destination)
-    lines = (partial / "journal.jsonl").read_text().splitlines()[1:]
-    finished = [json.loads(line)["item"] for line in lines]
+    journal = json.loads((partial / "unfinished.json").read_text())
+    finished = {parameter["item"] for parameter in journal["parameters"]}
     # The third item is read while the second one is written.
     assert len(finished) in ((WHOLE_STORE,) if point == "before the rename" else (1, 2))
     before = {item: files_of(partial / "items" / item) for item in finished}
@@ -52,19 +51,9 @@ def test_a_killed_run_is_resumed_without_rewriting(tmp_path: Path, point: str) -
     assert len(progress) == WHOLE_STORE - len(finished)
     assert not partial.exists()
     assert before == {item: files_of(destination / "items" / item) for item in finished}
-    assert verify_store(destination).damage == ()
     store = open_store(destination)
+    assert verify_store(store) == ([], [])
     assert all(store.read(p).tobytes() == v.tobytes() for p, v in arrays().items())
-
-
-def test_a_torn_last_line_of_the_journal_is_written_again(tmp_path: Path) -> None:
-    source_directory(tmp_path)
-    destination = tmp_path / "made"
-    journal = leave_unfinished(destination) / "journal.jsonl"
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:-20])
-    write_small(destination)
-    assert verify_store(destination).damage == ()
 
 
 @pytest.mark.parametrize(
@@ -81,11 +70,17 @@ def test_another_source_or_option_is_refused(tmp_path: Path, changed: dict[str, 
 
 
 def test_two_runs_do_not_write_the_same_store(tmp_path: Path) -> None:
-    with Journal.open(tmp_path, {}):
-        with pytest.raises(ValueError, match="another process"), Journal.open(tmp_path, {}):
-            pass
-    with Journal.open(tmp_path, {}):
-        pass
+    source_directory(tmp_path)
+    made = tmp_path / "made"
+
+    def write_again() -> NoReturn:
+        write_small(made)
+        raise AssertionError("it was locked")
+
+    first, *others = parameters(arrays())
+    with pytest.raises(ValueError, match="another process"):
+        write_small(made, [replace(first, read=write_again), *others])
+    write_small(made)
 
 
 FILE = "model.safetensors"
@@ -149,7 +144,7 @@ def test_samples_are_spread_over_the_whole_of_a_large_file(tmp_path: Path) -> No
 def test_what_samples_miss_is_found_by_verify_with_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("convert.store.source.BLOCKS", 2)
+    monkeypatch.setattr("convert.store.files.BLOCKS", 2)
     source, made = copied(tmp_path), tmp_path / "made"
     assert cli.main([str(source), str(made)]) == 0
     assert cli.main(["--verify", str(source), str(made)]) == 0
@@ -183,15 +178,18 @@ def filled(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("journal", [None, b"", b"half a line"])
+@pytest.mark.parametrize(
+    ("journal", "message"), [(None, "no journal"), (b"", "damaged"), (b"{", "damaged")]
+)
 def test_content_without_a_sound_journal_is_left_alone(
-    tmp_path: Path, capsys: Capture, journal: bytes | None
+    tmp_path: Path, capsys: Capture, journal: bytes | None, message: str
 ) -> None:
     partial = filled(tmp_path / "made.partial")
     if journal is not None:
-        (partial / "journal.jsonl").write_bytes(journal)
+        (partial / "unfinished.json").write_bytes(journal)
+        (partial / ".lock").touch()
     before = contents(partial)
-    assert "no journal" in refused(capsys, DRAFT, tmp_path / "made")
+    assert message in refused(capsys, DRAFT, tmp_path / "made")
     assert contents(partial) == before
 
 
@@ -210,7 +208,7 @@ def test_a_partial_directory_that_is_a_link_is_refused(
 def test_a_journal_that_is_a_link_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "notes").write_text("kept")
     (tmp_path / "made.partial").mkdir()
-    (tmp_path / "made.partial" / "journal.jsonl").symlink_to(tmp_path / "notes")
+    (tmp_path / "made.partial" / "unfinished.json").symlink_to(tmp_path / "notes")
     assert "no journal" in refused(capsys, DRAFT, tmp_path / "made")
     assert (tmp_path / "notes").read_text() == "kept"
 
@@ -240,7 +238,8 @@ def test_what_others_put_beside_the_items_is_left_alone(
 
 
 def test_an_empty_partial_directory_is_used(tmp_path: Path) -> None:
-    """A run may be killed before its journal begins."""
+    """A run may be killed before its journal begins, or while it is written."""
     (tmp_path / "made.partial").mkdir()
+    (tmp_path / "made.partial" / ".unfinished.json.0f.partial").write_bytes(b"half")
     assert cli.main([str(DRAFT), str(tmp_path / "made")]) == 0
     assert not (tmp_path / "made.partial").exists()

@@ -14,7 +14,7 @@ from oracle_files import ORACLES
 
 from convert import load_tokenizer
 from convert.conversion import cli
-from convert.store.array_bytes import all_finite
+from convert.store.parameters import all_finite
 from convert.store.reader import open_store
 
 EXPERT = "language_model.model.layers.1.mlp.experts.{}.up_proj.weight"

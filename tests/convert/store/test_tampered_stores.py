@@ -161,52 +161,46 @@ def test_a_store_that_lost_a_file_is_not_loaded(made: Path, target: Target) -> N
 def test_no_field_of_a_journal_does_more_than_cost_one_line(tmp_path: Path) -> None:
     source_directory(tmp_path)
     partial = leave_unfinished(tmp_path / "made")
-    journal = partial / "journal.jsonl"
-    lines = journal.read_bytes().splitlines()
+    journal = partial / "unfinished.json"
+    fields = json.loads(journal.read_bytes())
+    del fields["side_files"]  # They are copied at the end, whatever is listed.
     before = contents(partial / "items")
-    assert len(lines) > 3
-    for line in (0, 1):
-        for place, value in edited(json.loads(lines[line])):
-            changed = put(json.loads(lines[line]), place, value)
-            journal.write_bytes(b"\n".join([*lines[:line], changed, *lines[line + 1 :]]) + b"\n")
-            said = opens_or_says_why(partial, lambda _: write_small(tmp_path / "made"))
-            assert said and "\n" not in said, (place, value)
+    for place, value in edited(fields):
+        journal.write_bytes(put(fields, place, value))
+        said = opens_or_says_why(partial, lambda _: write_small(tmp_path / "made"))
+        assert said and "\n" not in said, (place, value)
     assert contents(partial / "items") == before
 
 
 @pytest.fixture
-def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, list[Any]]:
-    """Source, DST and the journal of a run with two finished items."""
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, list[str]]:
+    """Source, DST and the files of a run with two finished items."""
     source, made = copied(tmp_path), tmp_path / "made"
     partial = interrupted(monkeypatch, source, made)
-    journal = (partial / "journal.jsonl").read_text().splitlines()
-    assert len(journal) == 3
-    return source, made, [json.loads(line) for line in journal]
+    journal = json.loads((partial / "unfinished.json").read_text())
+    assert len({parameter["item"] for parameter in journal["parameters"]}) == 2
+    return source, made, list(journal["files"])
 
 
 def test_an_item_that_lost_a_file_is_not_taken_for_finished(
-    begun: tuple[Path, Path, list[Any]], capsys: Capture
+    begun: tuple[Path, Path, list[str]], capsys: Capture
 ) -> None:
-    source, made, (_, *items) = begun
-    for entry in items:
-        for name in entry["files"]:
-            file = made.with_name("made.partial") / "items" / entry["item"] / name
-            content = file.read_bytes()
-            file.unlink()
-            assert name in refused(capsys, source, made, "--item-mib", "1")
-            file.write_bytes(content)
+    source, made, files = begun
+    for name in files:
+        file = made.with_name("made.partial") / name
+        content = file.read_bytes()
+        file.unlink()
+        assert name in refused(capsys, source, made, "--item-mib", "1")
+        file.write_bytes(content)
     assert cli.main([str(source), str(made), "--item-mib", "1"]) == 0
     assert verified(made, capsys) == 0
 
 
-@pytest.mark.parametrize("line", [0, 1])
 @pytest.mark.parametrize("damage", [lambda raw: raw[:40], lambda raw: b"{" * 10_000, lambda _: b""])
-def test_a_damaged_line_of_a_journal_is_one_line(
-    begun: tuple[Path, Path, list[Any]], capsys: Capture, line: int, damage: Any
+def test_a_damaged_journal_is_one_line(
+    begun: tuple[Path, Path, list[str]], capsys: Capture, damage: Any
 ) -> None:
     source, made, _ = begun
-    journal = made.with_name("made.partial") / "journal.jsonl"
-    lines = journal.read_bytes().splitlines()
-    lines[line] = damage(lines[line])
-    journal.write_bytes(b"\n".join(lines) + b"\n")
-    assert "journal.jsonl is damaged" in refused(capsys, source, made, "--item-mib", "1")
+    journal = made.with_name("made.partial") / "unfinished.json"
+    journal.write_bytes(damage(journal.read_bytes()))
+    assert "unfinished.json is damaged" in refused(capsys, source, made, "--item-mib", "1")

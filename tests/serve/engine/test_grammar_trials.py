@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -45,10 +46,8 @@ def trials(request: pytest.FixtureRequest) -> Iterator[GrammarTrials]:
         patch.setattr(grammar_trials, "CPU_SECONDS", 0.3)
         grammars = load_grammars(SpellingTokenizer(), VOCAB, (EOS,))
         assert grammars is not None
-        trials = GrammarTrials(grammars.prepare())
-        trials.start()
-        yield trials
-        trials._workers.close()
+        with ExitStack() as owner:
+            yield GrammarTrials(grammars.prepare(), owner)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import jax
 import pytest
 from flax import nnx
 
-from convert.saved_tensors import host_reader
+from convert.save import host_reader
 from eagle3_jax.engine.programs.executor import Executor
 from serve.hosts.facts import facts
 from serve.hosts.runtime import check_devices
@@ -57,7 +57,7 @@ def test_saving_and_measuring_need_all_of_a_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables = {"x": SimpleNamespace(get_value=Elsewhere)}
-    monkeypatch.setattr("convert.saved_tensors.named_variables", lambda model: variables)
+    monkeypatch.setattr("convert.save.named_variables", lambda model: variables)
     with pytest.raises(ValueError, match="on several processes can't be saved: load it in one"):
         host_reader(nnx.Module())("x")
     executor = Executor.__new__(Executor)

@@ -261,7 +261,8 @@ def test_a_stored_response_holds_the_image_that_a_url_had(
     items = [{"role": "user", "content": [image]}]
     with (
         names(monkeypatch, images_example="127.0.0.1"),
-        seeing(reader(fetcher, domains=("images.example",))) as server,
+        reader(fetcher, domains=("images.example",)) as images,
+        seeing(images) as server,
     ):
         first = server.http.post("/v1/responses", json={"input": items}).json()
         again = {"input": "And now?", "previous_response_id": first["id"]}

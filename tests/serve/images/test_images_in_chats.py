@@ -229,8 +229,7 @@ def test_a_server_with_vision_says_so(server: Served) -> None:
 
 
 def test_limits_are_named() -> None:
-    limited = reader(most=1, max_bytes=200, max_pixels=900)
-    with seeing(limited) as server:
+    with reader(most=1, max_bytes=200, max_pixels=900) as limited, seeing(limited) as server:
         for body, naming in (
             (chat(IMAGE, IMAGE), "--limit-mm-per-prompt"),
             (chat(part(b"x" * 300)), "larger than 200 bytes"),
@@ -239,7 +238,7 @@ def test_limits_are_named() -> None:
             answer = server.http.post(CHAT, json=body)
             assert answer.status_code == 400 and naming in answer.json()["error"]["message"]
         assert server.http.post(CHAT, json=chat(part(picture()))).status_code == 200
-    with seeing(reader(max_pixels=1000)) as server:
+    with reader(max_pixels=1000) as limited, seeing(limited) as server:
         parts = [part(picture(31, 31, f"rgb({i},0,0)")) for i in range(9)]
         answer = server.http.post(CHAT, json=chat(*parts))
         assert answer.status_code == 400 and "pixels together" in answer.json()["error"]["message"]

@@ -18,7 +18,7 @@ def test_files_are_read_from_the_open_directory_alone(tmp_path: Path) -> None:
     (inside / "link.png").symlink_to(outside)
     (inside / "large.png").write_bytes(b"x" * 5000)
     options: dict[str, Any] = {"local_path": inside.resolve(), "max_bytes": 4000}
-    with seeing(reader(**options)) as server:
+    with reader(**options) as images, seeing(images) as server:
 
         def ask(url: str) -> Any:
             return server.http.post("/v1/chat/completions", json=chat(part(url)))
@@ -51,7 +51,10 @@ def test_an_image_counts_as_often_as_a_response_would_store_it(tmp_path: Path) -
     path.write_bytes(PICTURE + b"x" * (size - len(PICTURE)))
     image = {"type": "input_image", "image_url": path.as_uri()}
     limited = Operations(max_body_bytes=2**20)
-    with seeing(reader(local_path=tmp_path.resolve()), operations=limited) as server:
+    with (
+        reader(local_path=tmp_path.resolve()) as images,
+        seeing(images, operations=limited) as server,
+    ):
 
         def ask(times: int, **fields: Any) -> Any:
             items = [{"role": "user", "content": [image] * times}]

@@ -19,10 +19,10 @@ from seeing import chat, data_url, part, picture, reader, seeing
 
 from serve.images import decoder
 from serve.images.errors import BadImage
-from serve.images.reader import NoImages
+from serve.images.reader import ImageReader, NoImages
 from serve.images.sources import ImageSource
-from serve.limited.workers import EndedError
 from serve.options.operations import Operations
+from serve.sandbox.sandbox import EndedError
 
 MIB = 2**20
 CLIENTS = 4
@@ -34,7 +34,7 @@ MOST_GROWTH = 400 * MIB
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    with seeing(reader(max_pixels=2**22)) as running:
+    with reader(max_pixels=2**22) as images, seeing(images) as running:
         yield running
 
 
@@ -137,27 +137,27 @@ def test_clients_take_turns_at_slow_images_and_a_refused_file_is_decoded_once(
         raise EndedError
 
     monkeypatch.setattr(decoder.ImageDecoder, "_ask", ask_in_vain)
-    images = reader()
 
-    async def read(client: str, number: int) -> None:
+    async def read(images: ImageReader, client: str, number: int) -> None:
         image = ImageSource(data_url(b"image %d" % number))
         with pytest.raises(BadImage, match="decoding it takes more than"):
             await images.read([image], client)
 
-    async def test() -> None:
-        greedy = [asyncio.create_task(read("greedy", number)) for number in range(12)]
+    async def test(images: ImageReader) -> None:
+        greedy = [asyncio.create_task(read(images, "greedy", number)) for number in range(12)]
         while not asked:
             await asyncio.sleep(0.001)
-        await read("other", 20)
+        await read(images, "other", 20)
         assert len(asked) < 7
         await asyncio.gather(*greedy)
-        await asyncio.gather(*(read(f"{number}", number) for number in range(12)))
+        await asyncio.gather(*(read(images, f"{number}", number) for number in range(12)))
         assert len(asked) == 13
         monkeypatch.setattr(decoder, "REFUSED_SECONDS", 0)
-        await read("other", 3)
+        await read(images, "other", 3)
         assert len(asked) == 14
 
-    asyncio.run(test())
+    with reader() as images:
+        asyncio.run(test(images))
 
 
 def test_refused_files_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Images over HTTP to an engine on the simulated device: read, counted, found again."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     vision = replace(VISION, media_placeholder_token_id=PAD)
     config = EngineConfig(3, max_model_len=256, page_size=PAGE, enable_structured_outputs=False)
     engine = simulated_engine(monkeypatch, config, tokenizer=kimi(), vision=vision)
-    images: Any = set_up_images(ImageOptions(), SimpleNamespace(config=vision))  # type: ignore[arg-type]
-    with served_by(engine, kimi(), images=images) as running:
+    seeing: Any = SimpleNamespace(config=vision)
+    with ExitStack() as owner:
+        images = set_up_images(ImageOptions(), seeing, owner)
+        running = owner.enter_context(served_by(engine, kimi(), images=images))
         yield running
 
 

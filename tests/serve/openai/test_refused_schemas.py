@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -53,14 +54,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Served]:
     tokenizer = TOKENIZERS[request.param]()
     grammars = load_grammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
     assert grammars is not None
-    trials = GrammarTrials(grammars.prepare())
-    grammars.try_by(trials)
+    owner = ExitStack()
+    grammars.try_by(GrammarTrials(grammars.prepare(), owner))
     engine = saying("x", chat_format=request.param)
     engine.max_model_len = 1_000_000
     model = ModelInfo(("fake",), "/models/fake", engine.max_model_len)
-    with served_by(engine, tokenizer, grammars=grammars, model=model) as running:
+    with owner, served_by(engine, tokenizer, grammars=grammars, model=model) as running:
         yield running
-    trials._workers.close()
 
 
 def form(protocol: str, schema: dict[str, Any]) -> dict[str, Any]:

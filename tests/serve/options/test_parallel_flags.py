@@ -7,7 +7,7 @@ import pytest
 
 from convert.abstract_model import AbstractModel
 from convert.files import safetensors_files
-from convert.published import form, read_parameter
+from convert.published import forms, read_parameter
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import mesh_of
 from eagle3_tools.bench.cli import parse_bench_flags
@@ -109,7 +109,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(info.name)
         return read(info, box)
 
-    for module in (safetensors_files, read_parameter, form):
+    for module in (safetensors_files, read_parameter, forms):
         monkeypatch.setattr(module, "read_box", read_box)
     return names
 

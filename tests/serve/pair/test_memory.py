@@ -14,10 +14,9 @@ from convert.device_memory import device_bytes
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.programs.initial_state import state_shapes
 from serve.options.memory import MemoryShare
-from serve.pair import host_memory
-from serve.pair.host_memory import GIB, check_host_memory
+from serve.pair import memory
 from serve.pair.loading import LoadedPair, fit_length
-from serve.pair.pool_size import PROGRAM_BYTES, fitting_pages, share_bytes
+from serve.pair.memory import GIB, PROGRAM_BYTES, check_host_memory, fitting_pages, share_bytes
 
 
 @pytest.mark.parametrize(
@@ -96,9 +95,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cgroup").write_text("0::/pods/one\n")
     group = tmp_path / "groups/pods/one"
     group.mkdir(parents=True)
-    monkeypatch.setattr(host_memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(host_memory, "OWN_GROUP", tmp_path / "cgroup")
-    monkeypatch.setattr(host_memory, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(jax, "local_devices", lambda: [0] * 2)
     monkeypatch.setattr(jax, "devices", lambda: [0] * 4)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

@@ -7,7 +7,7 @@ from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.mesh import make_mesh, shard
-from serve.pair.divided_contexts import notify_of_divided_contexts
+from serve.pair.notices import notify_of_divided_contexts
 
 HEADS = "divided by KV heads over 4 devices, which leaves no context to divide"
 SHARED = "divided by 2 KV heads, each whole on 2 devices"

@@ -1,6 +1,8 @@
 """Conversations about pictures are what a target that sees reads when it is served."""
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,8 +12,8 @@ import numpy as np
 import pytest
 
 from convert import load_draft, load_target, load_tokenizer, load_vision
+from convert.load import prepare_vision
 from convert.text.chat_template import compile_template
-from convert.vision import prepare_vision
 from eagle3_jax.full_pass import forward
 from eagle3_jax.training.batches import ImageEncoder, packed_batches
 from eagle3_jax.training.features import feature_pass
@@ -44,10 +46,11 @@ def shown(asked: Asked, number: int = 1) -> list[Message]:
 
 
 @pytest.fixture(scope="module")
-def make() -> SampleMaker:
+def make() -> Iterator[SampleMaker]:
     tokenizer = load_tokenizer(TARGET)
-    images = set_up_images(ImageOptions(), prepare_vision(TARGET).model)
-    return SampleMaker(tokenizer, tokenizer.eos_token_ids, images=images)
+    with ExitStack() as owner:
+        images = set_up_images(ImageOptions(), prepare_vision(TARGET).model, owner)
+        yield SampleMaker(tokenizer, tokenizer.eos_token_ids, images=images)
 
 
 def test_samples_are_those_of_the_pairs_own_training(make: SampleMaker, asked: list[Asked]) -> None:

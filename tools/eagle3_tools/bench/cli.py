@@ -5,9 +5,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from convert.command_line.about import PRINT_COMPLETION, add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from convert.command_line.parser import PRINT_COMPLETION, OneLineParser, add_about_flags
+from convert.command_line.stopping import (
+    Stopped,
+    exit_at_once,
+    exit_on_signals,
+    raise_on_signals,
+    status_of,
+)
 from eagle3_tools.bench.common.flags import check_flags
 from eagle3_tools.checks.check import console_of
 from serve.options.checkpoint import DEFAULTS, read_load_options
@@ -42,16 +47,16 @@ It has `add_flags(parser)` and `run(flags, console)`, which returns the exit sta
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0, 1 if outputs differ, 2 for unusable flags or files, 130 or 143 if interrupted."""
-    with leaving(PROG):
+    with exit_on_signals(PROG):
         flags = parse_bench_flags(sys.argv[1:] if argv is None else argv)
-    with raising():
+    with raise_on_signals():
         try:
             return flags.run(flags, console_of(140))
         except (ImportError, OSError, ValueError) as error:
             print(f"{PROG}: error: {error}", file=sys.stderr)
             return 2
         except Stopped as stopped:
-            leave(PROG, status_of(stopped))
+            exit_at_once(PROG, status_of(stopped))
 
 
 def parse_bench_flags(argv: Sequence[str]) -> argparse.Namespace:

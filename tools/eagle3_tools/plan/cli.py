@@ -9,7 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from convert.command_line.stopping import Stopped, leave, leaving, raising, status_of
+from convert.command_line.stopping import (
+    Stopped,
+    exit_at_once,
+    exit_on_signals,
+    raise_on_signals,
+    status_of,
+)
 from eagle3_tools.checks.check import console_of
 from eagle3_tools.plan.options import PROG, PlanOptions, build_parser, read_options
 from eagle3_tools.plan.training.options import build_parser as build_training_parser
@@ -29,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     console = console_of()
     try:
-        with leaving(PROG):
+        with exit_on_signals(PROG):
             return _train(console, flags) if training else _run(console, flags)
     except (ImportError, OSError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
@@ -81,11 +87,11 @@ def _compile(console: Console, options: PlanOptions) -> int:
     if not AMD.is_installed():
         raise ImportError(AMD.not_installed)
     make_plan(options, read_pair(options))  # Report a pair that does not fit before compiling.
-    with raising():  # Leaves no compiler process running.
+    with raise_on_signals():  # Leaves no compiler process running.
         try:
             results = ROUNDS.results([options], LIMIT_S)
         except Stopped as stopped:
-            leave(PROG, status_of(stopped))
+            exit_at_once(PROG, status_of(stopped))
     return 0 if print_rounds(console, [options], results) else 1
 
 

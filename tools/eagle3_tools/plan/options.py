@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.hub.flags import add_hub_flags, source_of
-from convert.hub.source import Source
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.hub.source import Source, add_hub_flags, source_of
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from eagle3_tools.plan.data.gpus import GIB, GPUS
 from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths

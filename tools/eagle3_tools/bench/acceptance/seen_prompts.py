@@ -7,8 +7,7 @@ from typing import Any
 
 from convert.text.tokenizer import Tokenizer
 from eagle3_tools.bench.acceptance.tasks import ChatMessage
-from serve.images.placing import Prompt, place
-from serve.images.reader import ImageReader, NoImages
+from serve.images.reader import ImageReader, NoImages, Prompt, place
 from serve.openai.content import ImagePart, TextPart, read_content, sources_in
 
 

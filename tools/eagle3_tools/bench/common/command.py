@@ -7,7 +7,7 @@ from typing import Any
 
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import TOKENIZER_ALONE
-from convert.hub.flags import source_of
+from convert.hub.source import source_of
 from eagle3_tools.bench.common.conditions import Conditions
 from eagle3_tools.checks.record import write_json
 from serve.demo import demo_dirs

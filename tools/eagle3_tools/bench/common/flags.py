@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from convert.hub.flags import add_hub_flags
+from convert.hub.source import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import add_load_flags
 from serve.options.parallel import read_parallel_options

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from convert.equivalence.torch_family import require_transformers
+from convert.equivalence.compare import require_transformers
 from eagle3_jax.config.vision import PixelConfig, VisionConfig
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.item import ImageItem

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from convert.equivalence.torch_family import require_transformers
+from convert.equivalence.compare import require_transformers
 from convert.files.safetensors_files import SINGLE_FILE
 from convert.fill import shapes_of
 from convert.models.kimi_k25 import kimi_rules, kimi_to_hf
-from convert.save import write_tensors
-from convert.saved_tensors import host_reader, saved_tensors
+from convert.save import host_reader, saved_tensors, write_tensors
 from eagle3_jax.models.kimi import KimiTarget
 
 

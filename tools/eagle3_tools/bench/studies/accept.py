@@ -48,6 +48,7 @@ from serve.options.parallel import (
 from serve.options.speculation import read_speculation
 from serve.pair.loading import LoadedPair, build_engine, fit_length
 from serve.pair.notices import print_to_stderr
+from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.text_table import text_table
 
 TASK_TOKENS = 512
@@ -216,7 +217,7 @@ def _here(flags: argparse.Namespace) -> Measured:
     terms = _terms(flags, tasks)
     pair = given_pair(flags, vision=terms is not None)
     limits = ImageOptions()
-    make_prompt = PromptMaker(pair.tokenizer, set_up_images(limits, pair.vision))
+    make_prompt = PromptMaker(pair.tokenizer, set_up_images(limits, pair.vision, WHOLE_PROCESS))
     room = length or _room(pair, make_prompt, tasks, sampling)
     fitting = fit_length(engine_config, room, pair.target.config)
     engine = build_engine(pair, fitting, clock=time.perf_counter)

@@ -3,9 +3,8 @@
 from argparse import Namespace
 from dataclasses import dataclass
 
-from convert.command_line.about import add_about_flags
-from convert.command_line.parser import OneLineParser
-from convert.hub.flags import add_hub_flags, source_of
+from convert.command_line.parser import OneLineParser, add_about_flags
+from convert.hub.source import add_hub_flags, source_of
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.options import PlanOptions

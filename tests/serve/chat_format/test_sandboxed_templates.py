@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -12,29 +14,32 @@ from fake_server import Served
 
 from convert.text.chat_template import compile_template
 from convert.text.tiktoken_file import SpecialToken
-from convert.text.tokenizer import Tokenizer
 from convert.text.typescript_tools import declare_tools, sorted_by_key
-from serve.chat_format.limited_templates import limited
+from serve.chat_format.sandboxed_templates import sandboxed
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "<|im_end|>"}]
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
-def with_template(text: str, seconds: float = 5.0) -> Tokenizer:
-    template = compile_template(text, "the test's")
-    return limited(replace(kimi(), template=template, template_text=text), seconds)
+@pytest.fixture
+def owner() -> Iterator[ExitStack]:
+    """It ends the sandboxes of a test."""
+    with ExitStack() as owner:
+        yield owner
 
 
-def test_what_is_rendered_apart_is_what_is_rendered_here() -> None:
+def test_what_is_rendered_apart_is_what_is_rendered_here(owner: ExitStack) -> None:
     text = "{% for m in messages %}<|im_end|>{{ m['content'] }}{{ x }}{{ tools }}{% endfor %}é"
     plain = kimi()
     plain = replace(plain, template=compile_template(text, "the test's"), template_text=text)
     for options in ({}, {"x": "\ud800<|im_"}, {"x": [1, None, {"<|im_user|>": "🙂"}]}):
-        assert limited(plain).encode_chat(HELLO, **options) == plain.encode_chat(HELLO, **options)
+        assert sandboxed(plain, owner).encode_chat(HELLO, **options) == plain.encode_chat(
+            HELLO, **options
+        )
 
 
-def test_declared_tools_hold_no_special_token_wherever_they_are_rendered() -> None:
+def test_declared_tools_hold_no_special_token_wherever_they_are_rendered(owner: ExitStack) -> None:
     """Also where a special text is in several fields, or the declaration's own characters are a
     part of it."""
     text = "{{ x }}{{ tools_ts_str }}{{ tools | tojson }}"
@@ -51,7 +56,7 @@ def test_declared_tools_hold_no_special_token_wherever_they_are_rendered() -> No
     declared = declare_tools(sorted_by_key(tools))
     shown = f"<|im_{declared}{json.dumps(sorted_by_key(tools), ensure_ascii=False)}"
     assert "b?: c" in shown and "<|im_end|>" in shown
-    for tokenizer in (plain, limited(plain)):
+    for tokenizer in (plain, sandboxed(plain, owner)):
         assert tokenizer.encode_chat([], tools=tools, x="<|im_") == plain.encode(shown)
 
 
@@ -68,10 +73,11 @@ def test_declared_tools_hold_no_special_token_wherever_they_are_rendered() -> No
     ],
 )
 def test_a_template_that_takes_too_much_is_400_and_the_next_chat_an_answer(
-    serve, template: str, message: str
+    serve, owner: ExitStack, template: str, message: str
 ) -> None:
     good = "{% if messages|length == 1 %}" + template + "{% else %}hi{% endif %}"
-    server: Served = serve(FakeEngine(), tokenizer=with_template(good, 0.5))
+    plain = replace(kimi(), template=compile_template(good, "the test's"), template_text=good)
+    server: Served = serve(FakeEngine(), tokenizer=sandboxed(plain, owner, 0.5))
     with ThreadPoolExecutor() as pool:
         body = {"messages": HELLO, "chat_template_kwargs": {"n": 10**12}}
         answer = pool.submit(server.http.post, CHAT, json=body)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from serve.limited.fair_turns import FairTurns, NoRoomError
+from serve.images.fair_turns import FairTurns, NoRoomError
 
 SLOTS, MOST = 2, 6
 

@@ -13,34 +13,33 @@ from pathlib import Path
 import pytest
 from fake_server import wait_for
 
-from serve.limited.workers import BusyError, EndedError, Limits, Workers
+from serve.sandbox.sandbox import BusyError, EndedError, Limits, Sandbox
 
 LIMITS = Limits(cpu_seconds=0.2, memory_bytes=2**28, wall_seconds=60)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["new", "reused"])
-def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
-    found = Workers("odd_work", b"hello", reused=request.param)
-    yield found
-    found.close()
+def workers(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    with Sandbox("odd_work", b"hello", reused=request.param) as found:
+        yield found
 
 
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def pid(workers: Workers) -> int:
+def pid(workers: Sandbox) -> int:
     return int(workers.ask(b"", LIMITS).split()[1])
 
 
-def test_a_question_is_answered_by_a_new_process_or_the_same(workers: Workers) -> None:
+def test_a_question_is_answered_by_a_new_process_or_the_same(workers: Sandbox) -> None:
     assert workers.ask(b"x" * 2**24, LIMITS).split()[::2] == [b"hello", b"16777216"]
     assert (pid(workers) == pid(workers)) == workers._reused
 
 
 @pytest.mark.parametrize("work", [b"loop", b"power", b"fill", b"leave"])
 def test_work_that_takes_too_much_is_ended_and_the_next_question_answered(
-    workers: Workers, work: bytes
+    workers: Sandbox, work: bytes
 ) -> None:
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(workers.ask, work, LIMITS)
@@ -50,7 +49,7 @@ def test_work_that_takes_too_much_is_ended_and_the_next_question_answered(
     assert workers.ask(b"", LIMITS)
 
 
-def test_a_bug_is_told_and_a_late_answer_is_not_the_questions_fault(workers: Workers) -> None:
+def test_a_bug_is_told_and_a_late_answer_is_not_the_questions_fault(workers: Sandbox) -> None:
     with pytest.raises(RuntimeError, match="ZeroDivisionError: of the work"):
         workers.ask(b"raise", LIMITS)
     with pytest.raises(BusyError, match=r"within 0\.1 s"):
@@ -58,7 +57,7 @@ def test_a_bug_is_told_and_a_late_answer_is_not_the_questions_fault(workers: Wor
     assert int(workers.ask(b"niceness", replace(LIMITS, niceness=os.nice(0) + 1))) == os.nice(0) + 1
 
 
-def test_what_is_killed_from_outside_is_started_again(workers: Workers) -> None:
+def test_what_is_killed_from_outside_is_started_again(workers: Sandbox) -> None:
     worker, before = pid(workers), workers._process
     if workers._reused:
         os.kill(worker, signal.SIGKILL)
@@ -69,10 +68,18 @@ def test_what_is_killed_from_outside_is_started_again(workers: Workers) -> None:
     assert workers.ask(b"", LIMITS) and workers.ask(b"", LIMITS)
 
 
+def test_a_closed_sandbox_has_no_process_and_answers_no_more() -> None:
+    with Sandbox("odd_work", reused=True) as sandbox:
+        pids = [pid(sandbox), sandbox._process.pid]
+    wait_for(lambda: not any(map(is_alive, pids)))
+    with pytest.raises(BusyError):
+        sandbox.ask(b"", LIMITS)
+
+
 SERVER = """
 import threading, time
-from serve.limited.workers import Limits, Workers
-workers = Workers("odd_work", reused=True)
+from serve.sandbox.sandbox import Limits, Sandbox
+workers = Sandbox("odd_work", reused=True)
 limits = Limits(1, 2**28, 60)
 print(workers.ask(b"", limits).split()[0].decode(), workers._process.pid, flush=True)
 threading.Thread(target=workers.ask, args=(b"loop", limits), daemon=True).start()

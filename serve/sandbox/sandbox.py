@@ -1,4 +1,4 @@
-"""Ask questions to processes that have limits of CPU time and memory."""
+"""Do work on hostile data in processes that have limits of CPU time and memory."""
 
 import json
 import os
@@ -6,13 +6,16 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Self
 
-from serve.limited import process
+from serve.sandbox import process
+
+WHOLE_PROCESS = ExitStack()
+"""Owner of sandboxes that last until this process ends, which ends theirs."""
 
 
 class EndedError(Exception):
@@ -40,10 +43,12 @@ class Limits:
     niceness: int = 0
 
 
-class Workers:
+class Sandbox:
     """A pool of workers, forked from one process that has imported and prepared the work.
 
-    Questions do not wait for each other; callers limit their number. Thread-safe.
+    A context manager: the process starts when the block begins, or again with the first question
+    after it died, and all processes end with the block. Questions do not wait for each other;
+    callers limit their number. Thread-safe.
 
     Args:
         module: its `prepare(setup)` returns the function that answers questions, bytes to bytes.
@@ -56,23 +61,16 @@ class Workers:
         self._module, self._setup, self._reused = module, setup, reused
         self._lock = threading.Lock()
         self._idle: deque[socket.socket] = deque()
-        self._end: weakref.finalize[..., Workers] | None = None
+        self._control, self._process = _start(module, setup)
+        self._closed = False
 
-    def start(self) -> None:
-        """Start the process from which workers are forked, if it is not running."""
-        with self._lock:
-            if self._end is not None:
-                if self._process.poll() is None:
-                    return
-                self._end()
-            self._control, self._process = _start(self._module, self._setup)
-            self._end = weakref.finalize(self, _end, self._control, self._process, self._idle)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
-        """End all processes."""
+    def __exit__(self, *_: object) -> None:
         with self._lock:
-            if self._end is not None:
-                self._end()
+            self._closed = True
+            self._end()
 
     def ask(self, question: bytes, limits: Limits) -> bytes:
         """Return the answer; blocks until it arrives.
@@ -82,7 +80,7 @@ class Workers:
             BusyError: there is no answer, for a reason unrelated to the question.
             RuntimeError: the work raised an exception, which is a bug.
         """
-        self.start()
+        self._restart_dead()
         worker = self._idle_worker() or self._fork()
         try:
             good, answer = _exchange(worker, question, limits)
@@ -96,13 +94,31 @@ class Workers:
             if self._process.poll() is not None:
                 raise BusyError("the process that workers are forked from has ended") from error
             raise EndedError from error
-        if self._reused:
+        if self._reused and not self._closed:
             self._idle.append(worker)
         else:
             worker.close()
         if not good:
             raise RuntimeError(f"{self._module} raised {answer.decode(errors='replace')}")
         return answer
+
+    def _restart_dead(self) -> None:
+        """Start the process from which workers are forked again, if it has ended."""
+        with self._lock:
+            if self._closed:
+                raise BusyError("the server stops")
+            if self._process.poll() is not None:
+                self._end()
+                self._control, self._process = _start(self._module, self._setup)
+
+    def _end(self) -> None:
+        """End all workers by closing their connections, and the process that forks them."""
+        self._control.close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+        self._process.kill()
+        self._process.wait()
 
     def _idle_worker(self) -> socket.socket | None:
         """Return a worker that has answered before and still runs."""
@@ -159,15 +175,3 @@ def _start(module: str, setup: bytes) -> tuple[socket.socket, subprocess.Popen[b
     with suppress(BrokenPipeError), started.stdin as file:
         file.write(json.dumps(sys.path).encode() + b"\n" + setup)
     return ours, started
-
-
-def _end(
-    control: socket.socket, started: subprocess.Popen[bytes], idle: deque[socket.socket]
-) -> None:
-    """End all workers by closing their connections."""
-    control.close()
-    for worker in idle:
-        worker.close()
-    idle.clear()
-    started.kill()
-    started.wait()
