@@ -96,7 +96,7 @@ def table_of(
 
     `style` goes to `rich.table.Table`.
     """
-    table = Table(title=title, title_justify="left", **style)
+    table = Table(title=title, title_justify="left", title_style="bold", **style)
     for heading in columns:
         align = "left" if heading in left else "right"
         table.add_column(heading, justify=align, no_wrap=heading in left)

@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 
 from convert import load_target
-from serve.text_table import text_table
+from eagle3_tools.checks.check import table_of
 
 MIB = 2**20
 BLOCK = 16 * MIB
@@ -56,13 +56,17 @@ def measure_load(model: Path, repetitions: int) -> LoadResult:
 
 def print_load(console: Console, result: LoadResult) -> None:
     """Print a row for cold and one for warm: medians, and the ratio to a plain read."""
-    columns = ("", "loaded MiB/s", "plain read MiB/s", "share")
-    table = text_table(f"Loading {result.mib:.0f} MiB", columns, ("",))
-    both = {"cold": (result.cold, result.plain_cold), "warm": (result.warm, result.plain_warm)}
-    for name, (loaded, plain) in both.items():
-        share = median(loaded) / median(plain)
-        table.add_row(name, f"{median(loaded):.0f}", f"{median(plain):.0f}", f"{share:.2f}")
-    console.print(table)
+    both = (
+        ("cold", median(result.cold), median(result.plain_cold)),
+        ("warm", median(result.warm), median(result.plain_warm)),
+    )
+    columns = {
+        "": lambda row: row[0],
+        "loaded MiB/s": lambda row: f"{row[1]:.0f}",
+        "plain read MiB/s": lambda row: f"{row[2]:.0f}",
+        "share": lambda row: f"{row[1] / row[2]:.2f}",
+    }
+    console.print(table_of(f"Loading {result.mib:.0f} MiB", columns, both, left=("",)))
 
 
 def _seconds(work: Callable[[], None], files: Sequence[Path], *, cold: bool) -> float:

@@ -1,7 +1,7 @@
 """Plain decoding, rounds, long contexts, the vision tower and loading on one CPU core."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from eagle3_tools.bench.common.command import finish, given_pair, target_directo
 from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
 from eagle3_tools.bench.common.held_out import held_out
+from eagle3_tools.bench.common.spread import Spread
 from eagle3_tools.bench.cpu.byte_floor import ReadBandwidth
 from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
 from eagle3_tools.bench.cpu.kimi_108m import random_target
@@ -21,6 +22,7 @@ from eagle3_tools.bench.cpu.rounds import RoundResult, compare_rounds
 from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
 from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from eagle3_tools.bench.studies.equal import describe
+from eagle3_tools.checks.check import table_of
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Notify
 from serve.text_table import text_table
@@ -97,11 +99,16 @@ def print_result(console: Console, record: CpuRecord) -> None:
     if record.plain:
         print_plain(console, record.plain)
     if record.rounds:
-        print_rounds(console, record.rounds)
+        title = "The speculative round of the pair, greedy, ms a round (median)"
+        console.print(table_of(title, ROUND_COLUMNS, record.rounds))
+        console.print(verdict(record.rounds))
     if record.contexts:
-        print_contexts(console, record.contexts)
+        title = "One sequence, a round of k=3 by context, ms (median)"
+        console.print(table_of(title, CONTEXT_COLUMNS, record.contexts))
     if record.towers:
-        print_towers(console, record.towers)
+        layers = record.towers[0].layers
+        title = f"MoonViT of released widths, {layers} of 27 blocks, float32, one thread"
+        console.print(table_of(title, TOWER_COLUMNS, record.towers))
     if record.load:
         print_load(console, record.load)
 
@@ -160,63 +167,58 @@ def print_floor(console: Console, result: PlainResult) -> None:
 
 def print_profile(console: Console, result: PlainResult) -> None:
     """Print a step's time by operation."""
-    title = f"Batch {result.batch}: one step by operation, under the profiler"
-    headings = ("operation", "us a step", "share", "runs a step")
-    table = text_table(title, headings, left=("operation",))
     whole = sum(operation.microseconds for operation in result.profile)
-    for operation in result.profile:
-        share = f"{operation.microseconds / whole:.0%}"
-        count = f"{operation.count:.0f}"
-        table.add_row(operation.name, f"{operation.microseconds:.0f}", share, count)
-    console.print(table)
+    columns = {
+        "operation": lambda found: found.name,
+        "us a step": lambda found: f"{found.microseconds:.0f}",
+        "share": lambda found: f"{found.microseconds / whole:.0%}",
+        "runs a step": lambda found: f"{found.count:.0f}",
+    }
+    title = f"Batch {result.batch}: one step by operation, under the profiler"
+    console.print(table_of(title, columns, result.profile, left=("operation",)))
 
 
-def print_rounds(console: Console, results: Sequence[RoundResult]) -> None:
-    """Print phases, prediction and host share of every k and batch."""
-    headings = ("k", "batch", "decode", "draft alone", "verify alone", "in turn", "one program")
-    headings += ("engine", "of prediction", "of alone", "host", "kept a round", "break-even")
-    headings += ("tokens/s", "plain", "ratio", "its range")
-    title = "The speculative round of the pair, greedy, ms a round (median)"
-    table = text_table(title, headings)
-    for result in results:
-        table.add_row(*_round_cells(result))
-    console.print(table)
-    console.print(verdict(results))
+def _milliseconds(spread: Spread | None) -> str:
+    assert spread, "a speculative round has phases"
+    return f"{spread.median * 1e3:.2f}"
 
 
-def _round_cells(result: RoundResult) -> tuple[str, ...]:
-    times, plain, answers = result.times, result.plain, result.answers
-    assert times.phases and times.propose and times.verify, "a speculative round has phases"
-    return (
-        f"{result.num_speculative_tokens}",
-        f"{result.batch}",
-        f"{plain.fused.median * 1e3:.2f}",
-        f"{times.propose.median * 1e3:.2f}",
-        f"{times.verify.median * 1e3:.2f}",
-        f"{times.phases.median * 1e3:.2f}",
-        f"{times.fused.median * 1e3:.2f}",
-        f"{times.engine.median * 1e3:.2f}",
-        f"{result.prediction_share:.2f}",
-        f"{result.warm_prediction_share:.2f}",
-        f"{result.host_share:.1%}",
-        f"{answers.kept_length:.2f}",
-        f"{result.break_even:.2f}",
-        f"{answers.tokens_per_s.median:.0f}",
-        f"{answers.plain_tokens_per_s.median:.0f}",
-        f"{answers.speedup.median:.2f}x",
-        f"{answers.speedup.worst:.2f}-{answers.speedup.best:.2f}",
-    )
-
-
-def print_contexts(console: Console, results: Sequence[ContextResult]) -> None:
-    """Print a round's parts at every context length."""
-    headings = ("context", "step", "attention", "other operations", "host", "attention, ns a row")
-    table = text_table("One sequence, a round of k=3 by context, ms (median)", headings)
-    for result in results:
-        parts = result.step, result.attention, result.rest, result.host
-        each = f"{result.attention.median / result.context * 1e9:.0f}"
-        table.add_row(f"{result.context}", *(part.milliseconds for part in parts), each)
-    console.print(table)
+ROUND_COLUMNS: dict[str, Callable[[RoundResult], str]] = {
+    "k": lambda found: f"{found.num_speculative_tokens}",
+    "batch": lambda found: f"{found.batch}",
+    "decode": lambda found: _milliseconds(found.plain.fused),
+    "draft alone": lambda found: _milliseconds(found.times.propose),
+    "verify alone": lambda found: _milliseconds(found.times.verify),
+    "in turn": lambda found: _milliseconds(found.times.phases),
+    "one program": lambda found: _milliseconds(found.times.fused),
+    "engine": lambda found: _milliseconds(found.times.engine),
+    "of prediction": lambda found: f"{found.prediction_share:.2f}",
+    "of alone": lambda found: f"{found.warm_prediction_share:.2f}",
+    "host": lambda found: f"{found.host_share:.1%}",
+    "kept a round": lambda found: f"{found.answers.kept_length:.2f}",
+    "break-even": lambda found: f"{found.break_even:.2f}",
+    "tokens/s": lambda found: f"{found.answers.tokens_per_s.median:.0f}",
+    "plain": lambda found: f"{found.answers.plain_tokens_per_s.median:.0f}",
+    "ratio": lambda found: f"{found.answers.speedup.median:.2f}x",
+    "its range": lambda found: (
+        f"{found.answers.speedup.worst:.2f}-{found.answers.speedup.best:.2f}"
+    ),
+}
+CONTEXT_COLUMNS: dict[str, Callable[[ContextResult], str]] = {
+    "context": lambda found: f"{found.context}",
+    "step": lambda found: found.step.milliseconds,
+    "attention": lambda found: found.attention.milliseconds,
+    "other operations": lambda found: found.rest.milliseconds,
+    "host": lambda found: found.host.milliseconds,
+    "attention, ns a row": lambda found: f"{found.attention.median / found.context * 1e9:.0f}",
+}
+TOWER_COLUMNS: dict[str, Callable[[TowerResult], str]] = {
+    "patches": lambda found: f"{found.patches}",
+    "ms": lambda found: found.ours.milliseconds,
+    "transformers, ms": lambda found: found.peer.milliseconds,
+    "to ours": lambda found: f"{found.ratio:.2f}x",
+    "share of the floor": lambda found: f"{found.floor_share:.0%}",
+}
 
 
 def verdict(results: Sequence[RoundResult]) -> str:
@@ -269,15 +271,3 @@ def run_rounds(
 def _spread(count: int, among: int) -> list[int]:
     """Return evenly spaced indices, to cover all categories."""
     return [i * among // count for i in range(count)]
-
-
-def print_towers(console: Console, results: Sequence[TowerResult]) -> None:
-    """Print MoonViT's times next to transformers' and to the arithmetic alone."""
-    layers = results[0].layers
-    title = f"MoonViT of released widths, {layers} of 27 blocks, float32, one thread"
-    headings = ("patches", "ms", "transformers, ms", "to ours", "share of the floor")
-    table = text_table(title, headings)
-    for found in results:
-        times = found.ours.milliseconds, found.peer.milliseconds
-        table.add_row(f"{found.patches}", *times, f"{found.ratio:.2f}x", f"{found.floor_share:.0%}")
-    console.print(table)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from convert.command_line.stopping import status_of
 from eagle3_tools.bench.common.conditions import conditions
@@ -17,16 +16,8 @@ from eagle3_tools.bench.load.server_process import serving
 from eagle3_tools.bench.sweep.configurations import Configuration, SweepPlan
 from eagle3_tools.bench.sweep.measure import find_subject, measure
 from eagle3_tools.bench.sweep.progress import SweepProgress
-from eagle3_tools.bench.sweep.rows import (
-    SPEED,
-    SPOKEN,
-    SYNTHETIC,
-    place,
-    rows_of,
-    speed_cells,
-    spoken_cells,
-)
-from serve.text_table import text_table
+from eagle3_tools.bench.sweep.rows import SPEED, SPOKEN, SYNTHETIC, rows_of
+from eagle3_tools.checks.check import table_of
 
 READY_TIMEOUT_S = 3600.0
 LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
@@ -146,24 +137,12 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 def print_result(console: Console, results: Sequence[Mapping[str, Any]]) -> None:
     """Print a line for each configuration, length and concurrency: medians over the seeds."""
-    rows = rows_of(results)
-    speed = _table("Tokens/s and GPU, and times: medians over seeds of each run's median", SPEED)
-    spoken = _table("What drafts gave, and what was said", SPOKEN)
-    for row in rows:
-        speed.add_row(*place(row), *speed_cells(row))
-        spoken.add_row(*place(row), *spoken_cells(row))
-    console.print(speed)
-    console.print(spoken)
+    rows, left = rows_of(results), ("configuration",)
+    title = "Tokens/s and GPU, and times: medians over seeds of each run's median"
+    console.print(table_of(title, SPEED, rows, left=left))
+    console.print(table_of("What drafts gave, and what was said", SPOKEN, rows, left=left))
     if any(row.synthetic for row in rows):
         console.print(SYNTHETIC)
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    names = ("configuration", "ISL/OSL", "C", *headings)
-    table = text_table(title, names, left=names[:1])
-    for column in table.columns:
-        column.no_wrap = True
-    return table
 
 
 def read_plan(flags: argparse.Namespace) -> SweepPlan:

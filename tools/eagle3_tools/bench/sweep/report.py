@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_tools.bench.sweep.plots import figures, inline_svg, save
-from eagle3_tools.bench.sweep.rows import (
-    SPEED,
-    SPOKEN,
-    SYNTHETIC,
-    Row,
-    place,
-    rows_of,
-    speed_cells,
-    spoken_cells,
-)
+from eagle3_tools.bench.sweep.rows import SPEED, SPOKEN, SYNTHETIC, Columns, Row, rows_of
 
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 62rem; margin: 2.5rem auto;
@@ -87,9 +78,9 @@ def _page(results: Sequence[Mapping[str, Any]], rows: Sequence[Row], drawn: Sequ
         _warning(SYNTHETIC.removeprefix("* ")) if any(row.synthetic for row in rows) else "",
         *(f"<figure>{svg}</figure>" for svg in drawn),
         "<h2>Speed</h2>",
-        _table(SPEED, rows, [speed_cells(row) for row in rows]),
+        _table(SPEED, rows),
         "<h2>Acceptance and diversity</h2>",
-        _table(SPOKEN, rows, [spoken_cells(row) for row in rows]),
+        _table(SPOKEN, rows),
         f"<p>{escape(MEANING)}</p><h2>Conditions</h2>",
         _conditions(results),
     ]
@@ -101,15 +92,14 @@ def _warning(text: str) -> str:
     return f'<p class="warning">{escape(text[0].upper() + text[1:])}</p>'
 
 
-def _table(headings: Sequence[str], rows: Sequence[Row], cells: Sequence[Sequence[str]]) -> str:
-    names = ("configuration", "ISL/OSL", "C", *headings)
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+def _table(columns: Columns, rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     lines, last = [], None
-    for row, rest in zip(rows, cells, strict=True):
+    for row in rows:
         where = (row.isl, row.osl, row.concurrency)
         mark = "" if where == last else ' class="first"'
-        columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*place(row), *rest))
-        lines.append(f"<tr{mark}>{columns}</tr>")
+        cells = "".join(f"<td>{escape(cell(row))}</td>" for cell in columns.values())
+        lines.append(f"<tr{mark}>{cells}</tr>")
         last = where
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
 

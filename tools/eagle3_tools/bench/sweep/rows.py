@@ -1,6 +1,6 @@
 """Combine the results of several seeds in one row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
@@ -76,37 +76,37 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return mean(known) if known else None
 
 
-SPEED = ("output_tput_per_gpu", "tput_per_gpu", "TTFT ms", "TPOT ms", "E2EL ms", "seeds", "failed")
-SPOKEN = ("accept length", "accepted by position", "distinct bigrams")
-SYNTHETIC = "* synthetic acceptance: throughput only, the answers are not the model's"
-
-
-def place(row: Row) -> tuple[str, ...]:
-    """Return the cells that name the run; a star marks synthetic acceptance."""
-    star = "*" if row.synthetic else ""
-    return f"{row.configuration}{star}", f"{row.isl}/{row.osl}", f"{row.concurrency}"
-
-
-def speed_cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of SPEED."""
-    return (
-        f"{row.output_tput_per_gpu.median:.1f}",
-        f"{row.tput_per_gpu.median:.1f}",
-        f"{row.ttft_ms:.1f}",
-        f"{row.tpot_ms:.2f}",
-        f"{row.e2el_ms:.0f}",
-        f"{row.seeds}",
-        f"{row.failed}",
-    )
-
-
-def spoken_cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of SPOKEN, with a dash for unknown values."""
-    positions = " ".join(f"{share:.2f}" for share in row.per_position or ())
-    length = row.accept_length
+def _accept_length(row: Row) -> str:
     made_up = " (made up)" if row.synthetic else ""
-    return (
-        f"{length:.2f}{made_up}" if length else "-",
-        positions or "-",
-        "-" if row.distinct_bigrams is None else f"{row.distinct_bigrams:.2f}",
-    )
+    return f"{row.accept_length:.2f}{made_up}" if row.accept_length else "-"
+
+
+Columns = Mapping[str, Callable[[Row], str]]
+SYNTHETIC = "* synthetic acceptance: throughput only, the answers are not the model's"
+PLACE: Columns = {
+    # A star marks synthetic acceptance.
+    "configuration": lambda row: f"{row.configuration}{'*' if row.synthetic else ''}",
+    "ISL/OSL": lambda row: f"{row.isl}/{row.osl}",
+    "C": lambda row: f"{row.concurrency}",
+}
+SPEED: Columns = {
+    **PLACE,
+    "output_tput_per_gpu": lambda row: f"{row.output_tput_per_gpu.median:.1f}",
+    "tput_per_gpu": lambda row: f"{row.tput_per_gpu.median:.1f}",
+    "TTFT ms": lambda row: f"{row.ttft_ms:.1f}",
+    "TPOT ms": lambda row: f"{row.tpot_ms:.2f}",
+    "E2EL ms": lambda row: f"{row.e2el_ms:.0f}",
+    "seeds": lambda row: f"{row.seeds}",
+    "failed": lambda row: f"{row.failed}",
+}
+SPOKEN: Columns = {
+    **PLACE,
+    "accept length": _accept_length,
+    "accepted by position": lambda row: (
+        " ".join(f"{share:.2f}" for share in row.per_position or ()) or "-"
+    ),
+    "distinct bigrams": lambda row: (
+        "-" if row.distinct_bigrams is None else f"{row.distinct_bigrams:.2f}"
+    ),
+}
+"""Heading -> cell, for terminal and HTML. A dash stands for unknown values."""

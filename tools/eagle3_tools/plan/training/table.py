@@ -1,12 +1,12 @@
 """Terminal tables of a training plan."""
 
 from rich.console import Console
-from rich.table import Table
 
 from eagle3_tools.plan.data.gpus import GIB, GPUS
 from eagle3_tools.plan.model.kernels import BOUNDS
 from eagle3_tools.plan.training.model import TORCHSPEC_HOURS, Part, TrainingPlan
 from eagle3_tools.plan.training.options import TOKENS
+from serve.text_table import text_table
 
 PROGRAMS: dict[Part, str] = {"features": "the target's pass", "update": "the update"}
 
@@ -15,11 +15,11 @@ def print_training(console: Console, plan: TrainingPlan) -> None:
     """Print a device's memory and the hours for the data."""
     options, gpu = plan.options.pair, GPUS[plan.options.pair.gpu]
     devices = options.parallel.devices
-    memory = _table(
+    memory = text_table(
         f"Memory of each of {devices} {gpu.name}, {plan.options.rows} x {options.max_model_len:,} "
         f"tokens, {plan.options.unroll} steps (model, not measured)",
-        "what",
-        "GiB",
+        ("what", "GiB"),
+        left=("what",),
     )
     for what, nbytes in plan.resident.items():
         memory.add_row(what, f"{nbytes / GIB:.2f}")
@@ -34,9 +34,10 @@ def print_training(console: Console, plan: TrainingPlan) -> None:
     memory.add_row("at most", f"{plan.most / GIB:.1f} of {gpu.memory / GIB:.0f}: {verdict}")
     console.print(memory)
     hours = [f"hours on\n{count}" for count in plan.options.gpus]
-    times = _table(
+    times = text_table(
         f"{plan.options.tokens:.2g} tokens on {gpu.name} (roofline, not measured)",
-        *("limit", "target ms\na step", "draft ms\na step", "tokens/s of\na replica", *hours),
+        ("limit", "target ms\na step", "draft ms\na step", "tokens/s of\na replica", *hours),
+        left=("limit",),
     )
     for bound in BOUNDS:
         parts = plan.seconds(bound)
@@ -54,10 +55,3 @@ def print_training(console: Console, plan: TrainingPlan) -> None:
         f"{theirs:,.0f} of H200 for as many tokens.",
         highlight=False,
     )
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
