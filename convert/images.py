@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.vision.item import ImageItem
 

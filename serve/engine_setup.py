@@ -10,8 +10,8 @@ from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.programs.processes.call import Peers
-from eagle3_jax.engine.programs.processes.remote import Devices
+from eagle3_jax.engine.programs.messages import Peers
+from eagle3_jax.engine.programs.remote import Devices
 from serve.chat_format.sandboxed_templates import sandboxed
 from serve.chat_setup import read_answers, set_up_chat, set_up_images
 from serve.demo import PairDirectories

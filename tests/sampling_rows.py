@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
+from eagle3_jax.sampling.options import MAX_STOP_IDS
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 _DEEPEST = 100
 """Maximum nesting depth; published files have six levels."""

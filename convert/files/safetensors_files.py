@@ -18,7 +18,7 @@ import numpy as np
 
 from convert.files.box import Box, whole
 from convert.files.json_object import parse_object
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -18,10 +18,9 @@ from convert.published.quantization_config import (
     unknown_quantization_fields,
 )
 from convert.published.weights import Int4OrderChoice, Weight, find_weights
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.draft import DRAFT_FIELDS
 from eagle3_jax.config.draft_layouts import is_draft
-from eagle3_jax.config.published import read_mapping
+from eagle3_jax.config.published import brief, read_mapping
 from eagle3_jax.config.targets import refuse_unsupported, target_fields
 
 _LOG = logging.getLogger(__name__)

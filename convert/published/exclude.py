@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable
 
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 REGEX = "re:"
 _PREFIX = re.compile(r"(language_model\.)?(model\.)?")

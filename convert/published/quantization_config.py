@@ -11,9 +11,8 @@ from typing import Any
 from convert.models.rules import Rule
 from convert.published.exclude import check_pattern, excluded, matches, unprefixed
 from convert.published.weights import Weight
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.fields import Fields
-from eagle3_jax.config.published import read_mapping
+from eagle3_jax.config.published import brief, read_mapping
 from pallas_kernels.quantized import ActivationFormat
 
 

@@ -23,7 +23,7 @@ from convert.files.safetensors_files import (
 )
 from convert.store.files import SourceFile, write_durably
 from convert.store.parameters import ALGORITHM, ARCHS, E4M3FNUZ
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 from pallas_kernels import QuantFormat
 
 MANIFEST_FILE = "manifest.json"

@@ -10,7 +10,7 @@ import tokenizers
 from convert.files.safetensors_files import read_json
 from convert.text.tiktoken_file import SPLIT_PATTERN, SpecialToken, read_ranks
 from convert.text.tokenizer_json import bytes_of
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.files.safetensors_files import read_json
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 RANKS_FILE = "tiktoken.model"
 CONFIG_FILE = "tokenizer_config.json"

@@ -29,7 +29,7 @@ from convert.text.tiktoken_file import (
 )
 from convert.text.tokenizer_json import TOKENIZER_FILE
 from convert.text.typescript_tools import with_tool_declarations
-from eagle3_jax.config.brief import brief
+from eagle3_jax.config.published import brief
 
 TEMPLATE_FILE = "chat_template.jinja"
 TEMPLATE_KEY = "chat_template"

@@ -4,17 +4,17 @@ A field that changes the arithmetic and is not implemented raises an error. A ch
 as its authors intended or does not load.
 """
 
-from eagle3_jax.config.aux_layers import AuxIdConvention as AuxIdConvention
-from eagle3_jax.config.aux_layers import canonical_aux_layer_ids as canonical_aux_layer_ids
-from eagle3_jax.config.aux_layers import default_aux_layer_ids as default_aux_layer_ids
+from eagle3_jax.config.draft import AuxIdConvention as AuxIdConvention
 from eagle3_jax.config.draft import DraftConfig as DraftConfig
+from eagle3_jax.config.draft import canonical_aux_layer_ids as canonical_aux_layer_ids
+from eagle3_jax.config.draft import default_aux_layer_ids as default_aux_layer_ids
 from eagle3_jax.config.kimi import KimiConfig as KimiConfig
 from eagle3_jax.config.latent import LatentAttentionConfig as LatentAttentionConfig
 from eagle3_jax.config.latent import LatentShape as LatentShape
 from eagle3_jax.config.llama import LlamaConfig as LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig as MiniMaxConfig
-from eagle3_jax.config.moe import MoEConfig as MoEConfig
 from eagle3_jax.config.rope import RopeConfig as RopeConfig
 from eagle3_jax.config.rope import YarnConfig as YarnConfig
+from eagle3_jax.config.target import MoEConfig as MoEConfig
 from eagle3_jax.config.target import TargetConfig as TargetConfig
 from eagle3_jax.config.targets import read_target_config as read_target_config

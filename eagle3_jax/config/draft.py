@@ -1,17 +1,45 @@
 """Configuration of an EAGLE-3 draft with grouped-query or latent attention."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from eagle3_jax.config.aux_layers import AuxIdConvention, canonical_aux_layer_ids
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.draft_layouts import OLD_FC_NORM, draft_kind, flat_draft_config
 from eagle3_jax.config.fields import DECODER, Fields, require_full_attention
 from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, LatentShape
-from eagle3_jax.config.published import read_ids, read_number, read_sizes, require_values
+from eagle3_jax.config.published import brief, read_ids, read_number, read_sizes, require_values
 from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.targets import refuse_target, refuse_unsupported
+
+AuxIdConvention = Literal["auto", "before", "after"]
+
+
+def default_aux_layer_ids(num_layers: int) -> tuple[int, ...]:
+    """Return the triple that engines assume by default: the inputs of layers 2, N//2 and N-3."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
+def canonical_aux_layer_ids(
+    ids: Iterable[int] | None, num_layers: int, convention: AuxIdConvention = "auto"
+) -> tuple[int, ...]:
+    """Convert published aux layer ids to "before layer k" numbers.
+
+    Explicit ids name layer outputs ("after k"), unless they equal the default triple, which is in
+    vLLM's "before" form. `convention` overrides this rule. Raises ValueError for ids out of range.
+    """
+    if convention not in ("auto", "before", "after"):
+        raise ValueError(f"aux_id_convention must be auto, before or after, got {convention!r}")
+    default = default_aux_layer_ids(num_layers)
+    given = default if ids is None else tuple(ids)
+    before = ids is None or convention == "before" or (convention == "auto" and given == default)
+    canonical = given if before else tuple(i + 1 for i in given)
+    if not canonical or not all(0 <= i <= num_layers for i in canonical):
+        raise ValueError(
+            f"aux layer ids must name layers of the target (it has {num_layers}), got "
+            f"{brief(given)} read as {'before' if before else 'after'} layer k; "
+            "see aux_id_convention"
+        )
+    return canonical
 
 
 @dataclass(frozen=True)

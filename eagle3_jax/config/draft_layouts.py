@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from eagle3_jax.config.brief import brief
-from eagle3_jax.config.published import read_mapping, require_values
+from eagle3_jax.config.published import brief, read_mapping, require_values
 
 DraftKind = Literal["grouped", "latent"]
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from eagle3_jax.config.fields import DECODER
 from eagle3_jax.config.latent import LATENT_SIZES, LatentAttentionConfig, read_rank
-from eagle3_jax.config.moe import MoEConfig
 from eagle3_jax.config.published import read_number, read_sizes, require_keys
 from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
+from eagle3_jax.config.target import MoEConfig, TargetConfig, read_shared_fields, text_fields
 from eagle3_jax.config.vision import PLACEHOLDER, read_placeholder
 
 

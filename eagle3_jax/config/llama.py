@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.fields import DECODER
-from eagle3_jax.config.published import read_sizes
+from eagle3_jax.config.published import brief, read_sizes
 from eagle3_jax.config.rope import RopeConfig
 from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
 

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.fields import DECODER
-from eagle3_jax.config.moe import MoEConfig
-from eagle3_jax.config.published import read_sizes
+from eagle3_jax.config.published import brief, read_sizes
 from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
+from eagle3_jax.config.target import MoEConfig, TargetConfig, read_shared_fields, text_fields
 
 FULL_ATTENTION = 1
 """Full attention in attn_type_list; its other value is the linear attention of older models."""

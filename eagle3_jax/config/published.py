@@ -1,9 +1,19 @@
-"""Checks shared by all readers of a published config.json."""
+"""Checks shared by all readers of a published config.json, and short values for their errors."""
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from eagle3_jax.config.brief import brief
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 3
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 8
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def brief(value: Any) -> str:
+    """Return the value's repr, truncated if it is long or deeply nested."""
+    return _REPR.repr(value)
+
 
 _LARGEST = 2**31 - 1
 

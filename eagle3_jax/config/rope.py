@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eagle3_jax.config.brief import brief
-from eagle3_jax.config.published import read_mapping, read_number, read_sizes, require_values
+from eagle3_jax.config.published import brief, read_mapping, read_number, read_sizes, require_values
 
 
 @dataclass(frozen=True)

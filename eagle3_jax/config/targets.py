@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.draft_layouts import is_draft, refuse_draft
 from eagle3_jax.config.fields import DECODER, Fields
 from eagle3_jax.config.kimi import KIMI_FIELDS, KimiConfig
 from eagle3_jax.config.llama import LLAMA_FIELDS, LlamaConfig
 from eagle3_jax.config.minimax import MINIMAX_FIELDS, MiniMaxConfig
-from eagle3_jax.config.published import read_mapping, require_values
+from eagle3_jax.config.published import brief, read_mapping, require_values
 from eagle3_jax.config.target import TargetConfig, text_fields
 from eagle3_jax.config.vision import PLACEHOLDER, VISION_FIELDS
 

@@ -6,9 +6,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from eagle3_jax.config.brief import brief
 from eagle3_jax.config.fields import METADATA, Fields
-from eagle3_jax.config.published import read_mapping, read_number, read_sizes, require_values
+from eagle3_jax.config.published import brief, read_mapping, read_number, read_sizes, require_values
 from eagle3_jax.config.target import text_fields
 
 

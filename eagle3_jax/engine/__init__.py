@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from eagle3_jax.engine.acceptance import Acceptance as Acceptance
     from eagle3_jax.engine.acceptance import Round as Round
     from eagle3_jax.engine.config import EngineConfig as EngineConfig
+    from eagle3_jax.engine.config import KVScales as KVScales
     from eagle3_jax.engine.engine import Engine as Engine
-    from eagle3_jax.engine.kv_scales import KVScales as KVScales
     from eagle3_jax.engine.logprob_rows import Logprob as Logprob
     from eagle3_jax.engine.request import BARS_EVERY_TOKEN as BARS_EVERY_TOKEN
     from eagle3_jax.engine.request import GRAMMAR_FAILED as GRAMMAR_FAILED
@@ -22,9 +22,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "eagle3_jax.engine.acceptance": ("Acceptance", "Round"),
-        "eagle3_jax.engine.config": ("EngineConfig",),
+        "eagle3_jax.engine.config": ("EngineConfig", "KVScales"),
         "eagle3_jax.engine.engine": ("Engine",),
-        "eagle3_jax.engine.kv_scales": ("KVScales",),
         "eagle3_jax.engine.logprob_rows": ("Logprob",),
         "eagle3_jax.engine.request": (
             "BARS_EVERY_TOKEN",

@@ -1,15 +1,94 @@
-"""Engine configuration: sizes and modes that are fixed when programs compile."""
+"""Engine configuration: sizes, scales and modes that are fixed when programs compile. No JAX."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
-from eagle3_jax.engine.batch_size_table import BatchSizeTable, check_table, expand_table
-from eagle3_jax.engine.kernel_names import OPERATIONS
-from eagle3_jax.engine.kv_scales import KVScales
-from eagle3_jax.speculative.method import SpeculationMethod, speculation_method
-from eagle3_jax.speculative.tree.shape import tree_shape
-from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.speculative.method import SpeculationMethod, Widths, speculation_method, tree_shape
+
+
+@dataclass(frozen=True)
+class KVScales:
+    """One scale per pool, in pool order; raises ValueError unless all are positive and finite.
+
+    A target has one pool per layer. A draft has one with latent attention, else keys and values.
+    """
+
+    target: tuple[float, ...]
+    draft: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        bad = [scale for scale in (*self.target, *self.draft) if not 0 < scale < math.inf]
+        if bad:
+            raise ValueError(f"factors of a KV cache must be positive and finite, got {bad[0]}")
+
+
+def pool_scales(given: float | KVScales, target_pools: int, draft_pools: int) -> KVScales:
+    """Return the scale of each pool; draft scales are ignored without a draft.
+
+    Raises ValueError if the counts of scales and pools differ.
+    """
+    if not isinstance(given, KVScales):
+        return KVScales((given,) * target_pools, (given,) * draft_pools)
+    found = len(given.target), len(given.draft) if draft_pools else 0
+    if found != (target_pools, draft_pools):
+        raise ValueError(
+            f"kv_cache_scale has factors for {found[0]} pools of the target and {found[1]} of the "
+            f"draft; there are {target_pools} and {draft_pools}: measure them for this pair "
+            "(eagle3-bench accept --measure-kv-scales)"
+        )
+    return given if draft_pools else KVScales(given.target)
+
+
+OPERATIONS = (
+    *("absorb_query", "add_norm", "attend_share", "cache_heads", "cache_latents", "gated_matmul"),
+    *("gqa_decode", "gqa_share", "grouped_mlp", "head_squares", "item_attention"),
+    *("joint_matmul", "logits_argmax", "matmul", "mla_decode", "mla_prefill", "mla_prefill_part"),
+    *("route", "router_logits", "share_values"),
+)
+
+
+BatchSizeTable = tuple[tuple[int, int, int], ...]
+"""Rows of (first batch size, last batch size, k), ascending."""
+
+
+def check_table(rows: Sequence[Sequence[int]], most: int) -> BatchSizeTable:
+    """Sort rows; raise ValueError unless they start at 1, do not overlap and have k in 0..most."""
+    if not rows or any(len(row) != 3 or any(type(n) is not int for n in row) for row in rows):
+        raise ValueError(
+            "num_speculative_tokens_per_batch_size must be rows of three integers, "
+            f"[first batch size, last batch size, k]; got {rows!r}"
+        )
+    table = tuple((low, high, k) for low, high, k in sorted(map(tuple, rows)))
+    if table[0][0] != 1:
+        raise ValueError(
+            "num_speculative_tokens_per_batch_size must begin at batch size 1; its first row "
+            f"begins at {table[0][0]}"
+        )
+    for low, high, k in table:
+        if low > high or not 0 <= k <= most:
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size: a row is [first, last, k] with first <= "
+                f"last and k in 0..num_speculative_tokens={most}; got {[low, high, k]}"
+            )
+    for before, after in pairwise(table):
+        if after[0] <= before[1]:
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size: rows must not overlap; "
+                f"got {list(before)} and {list(after)}"
+            )
+    return table
+
+
+def expand_table(table: BatchSizeTable, max_num_seqs: int) -> tuple[int, ...]:
+    """Return k of each batch size 1..max_num_seqs; uncovered sizes use the previous row."""
+    return tuple(
+        next(k for low, _, k in reversed(table) if low <= size)
+        for size in range(1, max_num_seqs + 1)
+    )
+
 
 MAX_SPECULATIVE_TOKENS = 8
 KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8")
@@ -34,7 +113,7 @@ class EngineConfig:
         num_speculative_tokens_per_batch_size: Rows (first batch size, last, k' <= k).
         adaptive: Choose k' <= k by measurement. Each possible k' has its own programs.
         eagle_topk, num_draft_tokens: Draft trees of k levels, with SGLang's meanings; topk 1 is a
-            chain (eagle3_jax.speculative.tree.shape).
+            chain (eagle3_jax.speculative.method).
         kv_cache_dtype: `auto` (the model's), `bfloat16`, or `fp8` (e4m3fn times kv_cache_scale).
         kv_cache_scale: One scale for all pools or one per pool; fp8 needs it.
         kernels: Implementation of operations, None for the device's own (pallas_kernels.dispatch).

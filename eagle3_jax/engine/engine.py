@@ -8,27 +8,25 @@ and compute on scratch.
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from eagle3_jax.engine.acceptance import Round
-from eagle3_jax.engine.adaptive.choose_k import ChosenK, FixedChooser, GoodputChooser
+from eagle3_jax.engine.choose_k import ChosenK, FixedChooser, GoodputChooser
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars import interface as grammars
-from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.engine.grammars.masking import Masking
-from eagle3_jax.engine.grammars.thinking import matcher_of
+from eagle3_jax.engine.grammars.matchers import matcher_of
 from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.engine.kv.disk_tier import make_lower_tiers
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.peaks import KVPeaks
-from eagle3_jax.engine.kv.tiers.below import make_lower_tiers
-from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages
+from eagle3_jax.engine.kv.transfers import OutgoingPages
 from eagle3_jax.engine.page_tiers import PageBytes
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.output import ProgramOutput, RowReport
-from eagle3_jax.engine.programs.processes.call import Peers
-from eagle3_jax.engine.programs.processes.queries import PendingQuery
-from eagle3_jax.engine.programs.processes.remote import EngineInfo
-from eagle3_jax.engine.programs.runner import Runner
+from eagle3_jax.engine.programs.messages import Peers, PendingQuery
+from eagle3_jax.engine.programs.remote import EngineInfo
+from eagle3_jax.engine.programs.runner import ProgramOutput, RowReport, Runner
 from eagle3_jax.engine.replicas import Replicas
 from eagle3_jax.engine.request import GRAMMAR_FAILED, Request, RequestOutput
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -314,3 +312,18 @@ class Engine:
             del self._sequences[sequence.request.request_id]
         if output is not None:
             self._outputs.append(output)
+
+
+def load_grammars(
+    tokenizer: object, vocab_size: int, eos_token_ids: Collection[int]
+) -> grammars.GrammarCompiler | None:
+    """Return grammars over this tokenizer; None without llguidance, token bytes or an EOS id."""
+    if (
+        find_spec("llguidance") is None
+        or not eos_token_ids
+        or not isinstance(tokenizer, grammars.GrammarTokenizer)
+    ):
+        return None
+    from eagle3_jax.engine.grammars.llguidance_grammars import LLGuidanceGrammars
+
+    return LLGuidanceGrammars(tokenizer, vocab_size, eos_token_ids)

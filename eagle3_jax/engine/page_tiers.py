@@ -1,4 +1,4 @@
-"""Memory tiers of KV pages: interfaces of tiers, page sources and the copies they need.
+"""Memory tiers of KV pages: interfaces of page sources and of the copies that tiers need.
 
 A page is named by its key (`engine/kv/prefix_cache.py`), which identifies its contents for target
 and draft. Copies overlap with rounds; the caller polls for their completion.
@@ -65,45 +65,6 @@ class TokensByTier(NamedTuple):
 NO_TOKENS = TokensByTier()
 
 
-class Tier(Protocol):
-    """Stores pages by key, with LRU eviction."""
-
-    def match(self, keys: Sequence[bytes]) -> int:
-        """Return the number of leading keys in the tier."""
-        ...
-
-    def save(self, pages: Sequence[KeyedPage]) -> list[int]:
-        """Start saving pages as dispatched programs leave them; return the pages that fit."""
-        ...
-
-    def load(self, pages: Sequence[KeyedPage]) -> None:
-        """Start filling these pages, whose keys it has; they cannot be evicted meanwhile."""
-        ...
-
-    def poll(self) -> list[int]:
-        """Poll copies; return, once, the pages filled in programs dispatched from now on."""
-        ...
-
-    def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Remove these keys. With `keys=None`, remove all keys."""
-        ...
-
-    @property
-    def can_save(self) -> bool:
-        """True if a save may begin; few may be in flight, each with a buffer on the device."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """True if a copy is in flight."""
-        ...
-
-    @property
-    def occupancy(self) -> tuple[TierOccupancy, ...]:
-        """Occupancy of this tier and those below it."""
-        ...
-
-
 class PageSource(Protocol):
     """An origin from which its own threads copy pages into host memory."""
 
@@ -122,28 +83,6 @@ class PageSource(Protocol):
 
     def poll(self) -> list[tuple[int, bool]]:
         """Return newly completed copies as (slot, success); slots of failed copies are empty."""
-        ...
-
-
-class LowerTier(PageSource, Protocol):
-    """A page source that also stores pages."""
-
-    def save(self, pages: Sequence[KeyedSlot]) -> None:
-        """Start saving these slots, whose contents stay unchanged until `poll`."""
-        ...
-
-    def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Remove these keys. With `keys=None`, remove all keys."""
-        ...
-
-    @property
-    def can_save(self) -> bool:
-        """True if a save may begin; few may be in flight."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """True if a save is in flight."""
         ...
 
 

@@ -10,8 +10,8 @@ from itertools import chain, islice
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
+from eagle3_jax.engine.kv.disk_tier import NO_TIERS, LowerTiers
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.below import NO_TIERS, LowerTiers
 from eagle3_jax.engine.scheduler import Scheduler
 from eagle3_jax.engine.sequence import Sequence, Status
 

@@ -6,16 +6,13 @@ from dataclasses import replace
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.fair_queue import FairQueue
-from eagle3_jax.engine.images.encoder_cache import EncoderCache
+from eagle3_jax.engine.images.encoder_cache import EncoderCache, check_images
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.images.placement import check_images
+from eagle3_jax.engine.kv.disk_tier import NO_TIERS, LowerTiers
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
-from eagle3_jax.engine.kv.tiers.below import NO_TIERS, LowerTiers
-from eagle3_jax.engine.kv.tiers.incoming import IncomingPages
-from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages
-from eagle3_jax.engine.kv.tiers.write_through import WriteThrough
+from eagle3_jax.engine.kv.transfers import IncomingPages, OutgoingPages, WriteThrough
 from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, TierOccupancy, TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence, Status
@@ -151,8 +148,7 @@ class Scheduler:
     @property
     def tier_occupancy(self) -> tuple[TierOccupancy, ...]:
         """Occupancy of the tiers below the devices."""
-        disk = () if self.disk is None else (self.disk.occupancy,)
-        return (*(self.tier.occupancy if self.tier else ()), *disk)
+        return tuple(tier.occupancy for tier in (self.tier, self.disk) if tier is not None)
 
     @property
     def is_copying(self) -> bool:

@@ -14,8 +14,12 @@ from eagle3_jax.engine.logprob_rows import LogprobRows, LogprobsOfToken, PromptL
 from eagle3_jax.engine.page_tiers import NO_TOKENS, PageSource, TokensByTier
 from eagle3_jax.engine.request import BARS_EVERY_TOKEN, FinishReason, Request, RequestOutput
 from eagle3_jax.engine.text import TextStream, Tokenizer
-from eagle3_jax.sampling.limits import MAX_KERNEL_BIASES, MAX_REQUEST_STOP_IDS, MAX_STOP_IDS
-from eagle3_jax.sampling.options import AppliedBy
+from eagle3_jax.sampling.options import (
+    MAX_KERNEL_BIASES,
+    MAX_REQUEST_STOP_IDS,
+    MAX_STOP_IDS,
+    AppliedBy,
+)
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 from eagle3_jax.speculative.state import NO_PAUSE
 

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 from eagle3_jax.engine.grammars.masking import Masking, MaskRequest, Masks
-from eagle3_jax.engine.programs.output import ProgramOutput
-from eagle3_jax.engine.programs.placing import largest_replica_batch, places
-from eagle3_jax.engine.programs.runner import Runner
+from eagle3_jax.engine.programs.choice import largest_replica_batch, places
+from eagle3_jax.engine.programs.runner import ProgramOutput, Runner
 from eagle3_jax.engine.sequence import Sequence
 
 

@@ -14,9 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.cache import KVPools, PageView
 from eagle3_jax.collectives import first_column
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.layers.embedding import Embedding
 from eagle3_jax.layers.gqa import GQAttention
-from eagle3_jax.layers.linear import Linear
+from eagle3_jax.layers.linear import Embedding, Linear
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.mlp import MLP
 from eagle3_jax.layers.norm import RMSNorm

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.collectives import Axis, all_sum, first_column
-from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.options import MAX_LOGPROBS
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import process_logits
 from eagle3_jax.vocabulary import best_pairs, logsumexp, value_at

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGPROBS
-from eagle3_jax.sampling.options import AppliedBy, option, options_of
-from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.options import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_LOGPROBS,
+    AppliedBy,
+    option,
+    options_of,
+)
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs, ThinkingBudget
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 

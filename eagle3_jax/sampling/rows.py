@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from eagle3_jax.sampling.limits import MAX_STOP_IDS
-from eagle3_jax.sampling.options import AppliedBy
+from eagle3_jax.sampling.options import MAX_STOP_IDS, AppliedBy
 from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 
 

@@ -1,11 +1,11 @@
-"""Constraints on the form of an answer, under vLLM's field names."""
+"""Constraints on the form of an answer, under vLLM's field names, and the thinking budget."""
 
 import json as json_module
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn
 
-from eagle3_jax.sampling.vacuous_keywords import drop_vacuous_keywords
+from eagle3_jax.sampling.json_schema import drop_vacuous_keywords
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
 """Longer constraints are refused, because reading a grammar could take seconds."""
@@ -121,3 +121,23 @@ def _is_text(value: object) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
+
+
+@dataclass(frozen=True)
+class ThinkingBudget:
+    """Maximum number of thinking tokens; after them the end of thinking is forced.
+
+    `ends` are the ids that end thinking; the first one is the forced id. `begins` is the id that
+    begins it if it is the answer's first token, or None if the prompt has begun it. Raises
+    ValueError for a negative number and for empty `ends`.
+    """
+
+    tokens: int
+    ends: tuple[int, ...]
+    begins: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            raise ValueError(f"a thinking budget must be 0 tokens or more; got {self.tokens}")
+        if not self.ends:
+            raise ValueError("a thinking budget needs an id that ends the thinking")

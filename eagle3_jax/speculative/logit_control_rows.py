@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle3_jax.sampling.limits import (
+from eagle3_jax.sampling.options import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_KERNEL_BIASES,

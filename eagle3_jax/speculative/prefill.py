@@ -16,8 +16,8 @@ from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_control_rows import open_controls
 from eagle3_jax.speculative.logit_controls import control_logits
+from eagle3_jax.speculative.method import Variant
 from eagle3_jax.speculative.state import NO_ROW, DecodeState, PrefillChunk, SlotRows
-from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import is_stop
 
 PARTS = slice(None, -1), slice(1, None)

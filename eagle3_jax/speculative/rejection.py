@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from eagle3_jax.collectives import Axis, all_max
 from eagle3_jax.sampling.noise import Stream, uniform
 from eagle3_jax.sampling.sampler import draw, probabilities, process_logits
-from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, commit_prefix, num_valid_drafts
 from eagle3_jax.vocabulary import value_at

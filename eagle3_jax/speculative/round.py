@@ -19,18 +19,15 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.sampling.token_mask import mask_logits
-from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_controls import control_logits
-from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
-from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.method import COUPLED, SpeculationMethod, Variant, Widths
+from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
-from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
-from eagle3_jax.speculative.widths import Widths
 
 
 def speculative_round(

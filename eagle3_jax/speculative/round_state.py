@@ -15,10 +15,9 @@ from eagle3_jax.speculative.logit_control_rows import (
     commit_tokens,
     enabled_biases,
 )
+from eagle3_jax.speculative.method import Variant, Widths
 from eagle3_jax.speculative.state import DecodeState, SlotRows, narrow, widen
-from eagle3_jax.speculative.variant import Variant
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
-from eagle3_jax.speculative.widths import Widths
 
 
 class RoundBatch(NamedTuple):

@@ -14,7 +14,7 @@ from eagle3_jax.cache import KVPool
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
 from eagle3_jax.speculative.logit_control_rows import LogitControls
-from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.speculative.method import Widths
 
 NO_ROW = -1
 """Feature row of a token that belongs to no image."""

@@ -13,8 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.training.distillation import TargetHead, compare
-from eagle3_jax.training.divergence import DIVERGENCES
+from eagle3_jax.training.distillation import DIVERGENCES, TargetHead, compare
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import Features, PackedBatch
 from eagle3_jax.training.placement import Placement

@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.layers.linear import Embedding
 from eagle3_jax.mesh import DEVICES, check_units, parameter_axes, parts, place
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -1,5 +1,7 @@
 """Training of a small target: next-token loss, and expert balance through the correction bias."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -51,21 +53,40 @@ def balance(target: Target, loads: Float[Array, "moe_layers experts"]) -> None:
 def target_step(optimizer: optax.GradientTransformation, graphdef: nnx.GraphDef) -> StepFunction:
     """Make the step that updates a target's parameters, including correction biases."""
 
-    def update(state: TrainState, batch: PackedBatch) -> tuple[TrainState, TargetMetrics]:
-        def loss_of(params: Any):
-            return target_loss(nnx.merge(graphdef, params), batch)
+    def loss_of(params: Any, batch: PackedBatch):
+        return target_loss(nnx.merge(graphdef, params), batch)
 
-        (loss, (accuracy, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    return balanced_step(optimizer, loss_of, partial(balanced, graphdef))
+
+
+def balanced(graphdef: nnx.GraphDef, params: Any, loads: Float[Array, "moe_layers experts"]) -> Any:
+    """Return a target's parameters with balanced correction biases."""
+    target = nnx.merge(graphdef, params)
+    balance(target, loads)
+    return nnx.state(target)
+
+
+def balanced_step(
+    optimizer: optax.GradientTransformation,
+    loss_of: Callable[[Any, Any], Any],
+    balanced: Callable[[Any, Any], Any],
+) -> StepFunction:
+    """Make a step from `loss_of(params, batch)`, which returns what `target_loss` does.
+
+    `balanced(params, loads)` returns the updated parameters with balanced routers.
+    """
+
+    def update(state: TrainState, batch: Any) -> tuple[TrainState, TargetMetrics]:
+        gradient_of = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, (accuracy, loads)), grads = gradient_of(state.params, batch)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        target = nnx.merge(graphdef, optax.apply_updates(state.params, updates))
-        balance(target, loads)
+        params = balanced(optax.apply_updates(state.params, updates), loads)
         imbalance = jnp.max(loads / jnp.mean(loads, axis=1, keepdims=True))
-        metrics = TargetMetrics(loss, accuracy, imbalance)
-        return TrainState(nnx.state(target), opt_state), metrics
+        return TrainState(params, opt_state), TargetMetrics(loss, accuracy, imbalance)
 
     compiled = jax.jit(update, donate_argnums=0)
 
-    def step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, TargetMetrics]:
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, TargetMetrics]:
         with prefer("reference"):  # kernels have no derivatives
             return compiled(state, batch)
 

@@ -14,9 +14,9 @@ from eagle3_jax.layers.linear import STD
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.training.loop import StepFunction, TrainState
+from eagle3_jax.training.loop import StepFunction
 from eagle3_jax.training.packing import Features, PackedBatch
-from eagle3_jax.training.target import TargetMetrics, balance, target_loss
+from eagle3_jax.training.target import balanced, balanced_step, target_loss
 from eagle3_jax.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer
 
@@ -65,28 +65,15 @@ def vision_step(
 ) -> StepFunction:
     """Make the step that updates the parameters of a (target, vision) pair."""
 
-    def update(state: TrainState, batch: ImageTextBatch) -> tuple[TrainState, TargetMetrics]:
-        def loss_of(params: Any):
-            target = nnx.merge(models.target, params[0])
-            vision = nnx.merge(models.vision, params[1])
-            return target_loss(target, with_image_rows(target, vision, models.places, batch))
-
-        (loss, (accuracy, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params: Any = optax.apply_updates(state.params, updates)
+    def loss_of(params: Any, batch: ImageTextBatch):
         target = nnx.merge(models.target, params[0])
-        balance(target, loads)
-        imbalance = jnp.max(loads / jnp.mean(loads, axis=1, keepdims=True))
-        metrics = TargetMetrics(loss, accuracy, imbalance)
-        return TrainState((nnx.state(target), params[1]), opt_state), metrics
+        vision = nnx.merge(models.vision, params[1])
+        return target_loss(target, with_image_rows(target, vision, models.places, batch))
 
-    compiled = jax.jit(update, donate_argnums=0)
+    def balanced_pair(params: Any, loads: Array) -> Any:
+        return balanced(models.target, params[0], loads), params[1]
 
-    def step(state: TrainState, batch: ImageTextBatch) -> tuple[TrainState, TargetMetrics]:
-        with prefer("reference"):  # kernels have no derivatives
-            return compiled(state, batch)
-
-    return step
+    return balanced_step(optimizer, loss_of, balanced_pair)
 
 
 def with_image_rows(

@@ -11,7 +11,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from eagle3_jax.sampling.limits import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
+from eagle3_jax.sampling.options import MAX_BAD_WORDS, MAX_REQUEST_STOP_IDS
 from serve.asgi.errors import invalid_option
 
 MOST_ENTRIES = {

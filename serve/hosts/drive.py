@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from eagle3_jax.engine.programs.processes.remote import EngineInfo
+from eagle3_jax.engine.programs.remote import EngineInfo
 from serve.hosts.engine_info import NUMBER, from_json
 from serve.hosts.facts import Facts
 from serve.hosts.lead import Leader
@@ -33,7 +33,7 @@ class Reply:
 
 
 class DeviceLeader(Leader):
-    """The devices of an engine (`eagle3_jax.engine.programs.processes.remote.Devices`).
+    """The devices of an engine (`eagle3_jax.engine.programs.remote.Devices`).
 
     `info` describes process 0's engine, once it exists.
     """

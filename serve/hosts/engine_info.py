@@ -3,7 +3,7 @@
 import json
 import struct
 
-from eagle3_jax.engine.programs.processes.remote import EngineInfo
+from eagle3_jax.engine.programs.remote import EngineInfo
 
 NUMBER = struct.Struct("<I")
 """Number of a question, sent before it and before its answer."""

@@ -13,7 +13,7 @@ import jax
 import zmq
 
 from eagle3_jax.engine import Engine
-from eagle3_jax.engine.programs.processes.queries import PendingQuery
+from eagle3_jax.engine.programs.messages import PendingQuery
 from serve.hosts.engine_info import NUMBER, to_json
 from serve.hosts.facts import Facts
 from serve.hosts.messages import LINGER_MS, Kind, PeerLost, connect, lost

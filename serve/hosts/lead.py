@@ -22,7 +22,7 @@ first."""
 
 
 class Leader:
-    """The peers of an engine (`eagle3_jax.engine.programs.processes.call.Peers`).
+    """The peers of an engine (`eagle3_jax.engine.programs.messages.Peers`).
 
     `on_end` is called with the reason, once and from any thread, if the group cannot continue; by
     default it ends the process. `on_drain` is called when a peer is asked to stop.

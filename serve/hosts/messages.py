@@ -33,7 +33,7 @@ class Kind(IntEnum):
     REFUSED = 3  # reason of a refusal: text
     BEAT = 4  # heartbeat: a ROUTER reports a lost peer only to a send to it
     COMPILED = 5
-    CALL = 6  # eagle3_jax.engine.programs.processes.call
+    CALL = 6  # eagle3_jax.engine.programs.messages
     DRAIN = 7  # asks the leader to stop as if it had received the signal
     STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends for this reason: text
@@ -41,7 +41,7 @@ class Kind(IntEnum):
         10  # from process 0 to a leader without devices: a JSON object (serve.hosts.engine_info)
     )
     NOTICE = 11  # from process 0 to the user: text
-    QUERY = 12  # number and eagle3_jax.engine.programs.processes.queries
+    QUERY = 12  # number and eagle3_jax.engine.programs.messages
     ANSWER = 13  # to the question with this number
 
 

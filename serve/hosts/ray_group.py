@@ -7,7 +7,7 @@ from functools import partial
 
 import jax
 
-from eagle3_jax.engine.programs.processes.remote import RemoteProfiler
+from eagle3_jax.engine.programs.remote import RemoteProfiler
 from serve.asgi.graceful import GracefulServer
 from serve.engine.thread import EngineThread
 from serve.engine.threads import Threads

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
+from eagle3_jax.engine.kv.transfers import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes
 from serve.kv_transfer.config import PULL_S
 from serve.kv_transfer.wire import (

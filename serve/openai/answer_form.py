@@ -5,12 +5,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from eagle3_jax.sampling.json_schema import drop_vacuous_keywords
 from eagle3_jax.sampling.structured_outputs import (
     MAX_CONSTRAINT_BYTES,
     FormPart,
     StructuredOutputs,
 )
-from eagle3_jax.sampling.vacuous_keywords import drop_vacuous_keywords
 from serve.asgi.errors import ApiError, invalid_request
 from serve.chat_format.format import ChatFormat, ChatReading
 from serve.chat_format.parts import JSON_OPTIONS, ToolSpec, regex_body

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from convert.text.json_pieces import NULL, JsonList, JsonText, dumps
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
-from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.options import MAX_LOGPROBS
 from serve.chat_format.marked_text import TokenBytes
 
 LEAST = -9999.0

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.options import MAX_LOGPROBS
 from eagle3_jax.sampling.params import REQUEST_OPTIONS
 from serve.asgi.errors import invalid_option
 from serve.openai.content import SEE, Content, read_content

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from eagle3_jax.engine import Request
 from eagle3_jax.engine.grammars.interface import NO_GRAMMARS, CompiledGrammar
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs, ThinkingBudget
 from serve.asgi.errors import ApiError, context_exceeded, invalid_request, shortened
 from serve.asgi.in_flight import InFlightRequests
 from serve.chat_format.format import PLAIN, ChatReading

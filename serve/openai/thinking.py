@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.structured_outputs import ThinkingBudget
 from serve.asgi.errors import invalid_option, invalid_request
 from serve.chat_format.format import ChatReading
 from serve.chat_format.reader import END_OF_THINK, THINK

@@ -10,8 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv_scales import KVScales
+from eagle3_jax.engine.config import EngineConfig, KVScales
 from serve.options.kv_scale_file import read_kv_scales
 from serve.options.speculation import Speculation, add_speculation_flags
 

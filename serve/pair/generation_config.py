@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from convert.files.json_object import parse_value
 from convert.hub.checkpoint import find_checkpoint
 from convert.hub.files import SAMPLING, SAMPLING_ALONE
-from eagle3_jax.sampling.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from eagle3_jax.sampling.options import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from eagle3_jax.sampling.params import REQUEST_OPTIONS, SamplingParams
 
 NAMES = {

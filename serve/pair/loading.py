@@ -13,7 +13,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.programs.processes.call import Peers
+from eagle3_jax.engine.programs.messages import Peers
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.options import MAX_LOGPROBS
 from serve.asgi.errors import invalid_option
 from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest
 from serve.openai.unsupported import RefusesUnsupported

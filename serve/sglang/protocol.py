@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from eagle3_jax.sampling.limits import MAX_LOGPROBS
+from eagle3_jax.sampling.options import MAX_LOGPROBS
 from serve.asgi.body_models import MOST_ENTRIES
 from serve.asgi.errors import invalid_option
 from serve.openai.protocol import MAX_NAME_CHARS, GenerationRequest

@@ -16,8 +16,8 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
+from eagle3_jax.speculative.method import Widths
 from eagle3_jax.speculative.state import DecodeState
-from eagle3_jax.speculative.widths import Widths
 from eagle3_tools.bench.common.engine_programs import EnginePrograms
 
 PAGES = {slot: tuple(range(1 + slot, 25, 4)) for slot in range(4)}

@@ -23,13 +23,13 @@ from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.engine import MOST_CHUNKS
 from eagle3_jax.engine.grammars.masking import Masks
-from eagle3_jax.engine.programs.output import RowReport
-from eagle3_jax.engine.programs.placing import places
+from eagle3_jax.engine.programs.choice import places
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.engine.text import Tokenizer
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.state import NO_ROW
-from eagle3_jax.speculative.tree.nodes import HostTree, chains_as_trees
+from eagle3_jax.speculative.tree import HostTree, chains_as_trees
 from eagle3_jax.vision.item import ImageItem
 
 VOCAB = 17

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft6Validator, Draft7Validator, Draft202012Validator
 
-from eagle3_jax.sampling.json_schema import subschemas
-from eagle3_jax.sampling.vacuous_keywords import FORMATS, drop_vacuous_keywords
+from eagle3_jax.sampling.json_schema import FORMATS, drop_vacuous_keywords, subschemas
 
 VALIDATORS = {
     "http://json-schema.org/draft-06/schema#": Draft6Validator,

@@ -12,7 +12,7 @@ from eagle3_jax.sampling.noise import Stream
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import probabilities, process_logits
 from eagle3_jax.speculative import rejection
-from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
+from eagle3_jax.speculative.propose import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts

@@ -20,7 +20,8 @@ from jaxtyping import Array
 from eagle3_jax.collectives import Axis
 from eagle3_jax.sampling.noise import Stream
 from eagle3_jax.sampling.rows import SamplingRows
-from eagle3_jax.speculative import drafts, rejection
+from eagle3_jax.speculative import propose as drafts
+from eagle3_jax.speculative import rejection
 
 
 @dataclass(frozen=True)

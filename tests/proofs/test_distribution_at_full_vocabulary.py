@@ -16,7 +16,7 @@ from slot_rows import decoding_rows, option_rows
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import process_logits, sample
-from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
+from eagle3_jax.speculative.propose import Drafts, draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from pallas_kernels import noise
 

@@ -29,7 +29,7 @@ from tree_model import ThirdsModel
 
 from eagle3_jax.sampling.noise import Stream
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.speculative.drafts import draw_with_probs
+from eagle3_jax.speculative.propose import draw_with_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 
 VOCAB, LENGTH = 3, 2

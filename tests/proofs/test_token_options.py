@@ -19,7 +19,7 @@ from slot_rows import option_rows
 from tree_model import all_strings
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
+from eagle3_jax.engine.programs.packing import pack_controls
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import sample

@@ -16,10 +16,9 @@ from tree_decoding import PROMPT, Decoder, repeated
 from tree_model import TreeModel
 
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.speculative.propose_tree import child_log_probs
 from eagle3_jax.speculative.state import SlotRows
-from eagle3_jax.speculative.tree.nodes import Tree, place_nodes
-from eagle3_jax.speculative.tree.propose import child_log_probs
-from eagle3_jax.speculative.tree.verify import Walk, walk
+from eagle3_jax.speculative.tree import Tree, Walk, place_nodes, walk
 
 VOCAB, LEVELS, NODES, TREES, SEEDS = 4, 3, 10, 250, 3
 ROOM = 99

@@ -19,9 +19,9 @@ from tiny import latent_draft
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative.tree import nodes as tree_module
-from eagle3_jax.speculative.tree import round as tree_round
-from eagle3_jax.speculative.tree.nodes import Tree, ancestors_of
+from eagle3_jax.speculative import tree as tree_module
+from eagle3_jax.speculative import tree_round
+from eagle3_jax.speculative.tree import Tree, ancestors_of
 from eagle3_tools.bench.common import engine_programs
 
 CONFIG = sizes(2, eagle_topk=2, num_draft_tokens=5)

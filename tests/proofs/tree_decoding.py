@@ -13,7 +13,7 @@ from tree_model import TreeModel
 
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import sample
-from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
+from eagle3_jax.speculative.propose import Drafts, draw_with_probs
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult
 

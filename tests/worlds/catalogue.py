@@ -23,7 +23,7 @@ from world import Models, World
 
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.engine import Engine, EngineConfig
-from eagle3_jax.engine.adaptive.choose_k import ChosenK
+from eagle3_jax.engine.choose_k import ChosenK
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

@@ -9,8 +9,7 @@ from traffic import random_requests
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs, ThinkingBudget
 
 FIRST, LAST, END, OTHER_END = (PIECES.index(piece) for piece in "!?),")
 SCHEMA = {

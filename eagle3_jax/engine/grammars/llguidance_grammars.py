@@ -1,8 +1,8 @@
 """Grammars by llguidance, from the extra `grammar`."""
 
 import threading
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from eagle3_jax.engine.grammars.cache import GrammarCache
-from eagle3_jax.engine.grammars.faults import Fault, find_fault, plain
+from eagle3_jax.engine.grammars.faults import Fault, find_fault, grammar_text, plain
 from eagle3_jax.engine.grammars.interface import (
     GRAMMAR_BYTES,
     Footprint,
@@ -24,8 +23,7 @@ from eagle3_jax.engine.grammars.interface import (
     Vocabulary,
     reject_from,
 )
-from eagle3_jax.engine.grammars.texts import grammar_text
-from eagle3_jax.engine.grammars.triggered import TriggeredGrammar
+from eagle3_jax.engine.grammars.matchers import TriggeredGrammar
 from eagle3_jax.sampling.structured_outputs import FormPart, StructuredOutputs
 from eagle3_jax.sampling.token_mask import WORD_BITS
 
@@ -51,6 +49,40 @@ DEAD_END = "NoExtension"
 """Prefix of llguidance's error in a dead end, which is not a limit."""
 
 
+class GrammarCache:
+    """LRU cache of compiled grammars, limited by bytes in total and per entry. Thread-safe."""
+
+    def __init__(self, most_bytes: int, most_bytes_each: int) -> None:
+        """Limit all entries to `most_bytes` and each entry to `most_bytes_each`."""
+        self._most, self._most_each = most_bytes, most_bytes_each
+        self._kept: OrderedDict[Hashable, "_Compiled"] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> "_Compiled | None":
+        """Return the value of a key if it is still cached."""
+        with self._lock:
+            self._trim()
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: Hashable, value: "_Compiled") -> None:
+        """Cache a value as long as there is room for it."""
+        with self._lock:
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+            self._trim()
+
+    def _sum(self) -> int:
+        return sum(value.held_bytes for value in self._kept.values())
+
+    def _trim(self) -> None:
+        for key in [k for k, v in self._kept.items() if v.held_bytes > self._most_each]:
+            del self._kept[key]
+        while self._kept and self._sum() > self._most:
+            self._kept.popitem(last=False)
+
+
 class LLGuidanceGrammars:
     """Compiles constraints for one tokenizer and caches recent ones."""
 
@@ -59,7 +91,7 @@ class LLGuidanceGrammars:
     ):
         self._source = _Source(tokenizer, vocab_size, min(eos_token_ids))
         self._eos = frozenset(eos_token_ids)
-        self._cache: GrammarCache[_Compiled] = GrammarCache(CACHE_BYTES, GRAMMAR_BYTES)
+        self._cache = GrammarCache(CACHE_BYTES, GRAMMAR_BYTES)
         self._trial: Trial | None = None
 
     def known(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar | None":

@@ -1,7 +1,8 @@
-"""Layout of images in the encoded arrays and of their features in rows."""
+"""Layout of images: their distribution over devices and encoding calls, arrays, feature rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from eagle3_jax.mesh import DEVICES, mesh_of, parts
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.vision.encode import ImageBatch
 from eagle3_jax.vision.item import ImageItem
-from eagle3_jax.vision.keep import ImageBatch
 from eagle3_jax.vision.packing import bucket_of, buckets_up_to, largest_bucket, pack_images
 
 NewImages = Sequence["NewImage"]
@@ -107,3 +108,42 @@ class ImageLayout:
         places: list[Any] = list(map(np.stack, columns))
         sent: Any = rows
         return ImageBatch(patches, PatchPositions(*places), sent)
+
+
+class EncodingCall(NamedTuple):
+    """Images that each device encodes, in arrays of `size` patches."""
+
+    parts: list[list[NewImage]]
+    size: int
+
+
+def divide(new: Sequence[NewImage], layout: ImageLayout, *, exact: bool) -> Iterator[EncodingCall]:
+    """Yield calls that encode all images, the largest first, balanced over devices.
+
+    With `exact` no image shares an array, so its bits depend on itself alone.
+    """
+    images = sorted(new, key=_patches, reverse=True)
+    if exact:
+        for size, alike in groupby(images, lambda image: layout.bucket_of(_patches(image))):
+            alone = [[image] for image in alike]
+            for first in range(0, len(alone), layout.devices):
+                yield EncodingCall(alone[first : first + layout.devices], size)
+        return
+    parts: list[list[NewImage]] = [[] for _ in range(layout.devices)]
+    for image in images:
+        least = min(parts, key=_total)
+        if least and _total(least) + _patches(image) > layout.most_patches:
+            yield EncodingCall(parts, layout.bucket_of(max(map(_total, parts))))
+            parts = [[] for _ in range(layout.devices)]
+            least = parts[0]
+        least.append(image)
+    if parts[0]:
+        yield EncodingCall(parts, layout.bucket_of(max(map(_total, parts))))
+
+
+def _total(part: list[NewImage]) -> int:
+    return sum(map(_patches, part))
+
+
+def _patches(image: NewImage) -> int:
+    return len(image.item.patches)

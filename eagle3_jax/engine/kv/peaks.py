@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from eagle3_jax.cache import SCRATCH_PAGE, KVPool, KVPools, rows_and_scale
-from eagle3_jax.engine.kv_scales import KVScales
+from eagle3_jax.engine.config import KVScales
 from pallas_kernels.paged.rows import FP8_MAX
 
 HEADROOM = 2.0

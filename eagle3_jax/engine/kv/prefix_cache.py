@@ -16,8 +16,9 @@ from itertools import groupby
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import ImageInPage, KVEventLog, PagesStored
+from eagle3_jax.engine.kv.host_tier import HostTier
 from eagle3_jax.engine.kv.pages import PagePool
-from eagle3_jax.engine.page_tiers import Tier, TokensByTier
+from eagle3_jax.engine.page_tiers import TokensByTier
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 
@@ -38,7 +39,7 @@ class PrefixCache:
         self,
         pages: PagePool,
         config: EngineConfig,
-        tier: Tier | None = None,
+        tier: HostTier | None = None,
         events: KVEventLog | None = None,
     ):
         """`events` is the log that `pages` writes to."""

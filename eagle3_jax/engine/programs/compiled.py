@@ -24,16 +24,14 @@ from eagle3_jax.mesh import DATA, place, replicas, spec_of, variables
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs
-from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.method import COUPLED, SpeculationMethod
+from eagle3_jax.speculative.method import COUPLED, SpeculationMethod, Variant, Widths
 from eagle3_jax.speculative.prefill import prefill_chunk
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState
-from eagle3_jax.speculative.tree.nodes import Tree
-from eagle3_jax.speculative.tree.round import propose_tree_round, tree_round, verify_tree_round
-from eagle3_jax.speculative.variant import Variant
-from eagle3_jax.speculative.widths import Widths
-from eagle3_jax.vision.keep import ImageBatch, store_features
+from eagle3_jax.speculative.tree import Tree
+from eagle3_jax.speculative.tree_round import propose_tree_round, tree_round, verify_tree_round
+from eagle3_jax.vision.encode import ImageBatch, store_features
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
 from pallas_kernels.exact import exact_bits

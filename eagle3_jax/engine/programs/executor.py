@@ -26,9 +26,9 @@ from eagle3_jax.engine.programs.compiled import (
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.engine.programs.initial_state import initial_state
 from eagle3_jax.engine.programs.inputs import InputShapes
+from eagle3_jax.engine.programs.messages import ProgramCall
 from eagle3_jax.engine.programs.page_copies import compile_copies
 from eagle3_jax.engine.programs.page_store import PageStore
-from eagle3_jax.engine.programs.processes.call import ProgramCall
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
 from eagle3_jax.mesh import DATA, mesh_of, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft

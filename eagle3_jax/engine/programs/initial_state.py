@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from eagle3_jax.cache import KVPool, QuantizedPool, SplitPool
-from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kv_scales import pool_scales
+from eagle3_jax.engine.config import EngineConfig, pool_scales
 from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import DATA, DEVICES, MeshAxes, parts, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft

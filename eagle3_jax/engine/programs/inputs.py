@@ -10,13 +10,13 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.page_tiers import COPIED_PAGES
 from eagle3_jax.engine.programs.compiled import shapes_of
+from eagle3_jax.engine.programs.messages import Inputs
 from eagle3_jax.engine.programs.packing import empty_chunk
-from eagle3_jax.engine.programs.processes.call import Inputs
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind
 from eagle3_jax.sampling.token_mask import open_masks
-from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
-from eagle3_jax.speculative.tree.nodes import Tree
+from eagle3_jax.speculative.propose import Drafts
+from eagle3_jax.speculative.tree import Tree
 
 
 class InputShapes:

@@ -1,4 +1,4 @@
-"""Packing of a prompt's chunk into the fixed shapes of the prefill program. NumPy only."""
+"""Packing of sequences into the fixed shapes of programs. NumPy only."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
@@ -13,8 +13,10 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.sampling.options import MAX_BAD_WORD_TOKENS, MAX_KERNEL_BIASES
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
+from eagle3_jax.speculative.logit_control_rows import ANY_TOKEN, LogitControls, no_controls
 from eagle3_jax.speculative.state import NO_PAUSE, NO_ROW, PrefillChunk
 
 
@@ -86,3 +88,36 @@ def pack_options(sequence: Sequence) -> SamplingRows:
 def _pack(value: Any, dtype: DTypeLike = np.int32) -> Any:
     """Make a NumPy array that stands in for a device array until the runner sends it."""
     return np.array(value, dtype)
+
+
+def pack_controls(sequence: Sequence, vocab_size: int) -> LogitControls:
+    """Pack a sequence's row, counting the tokens that it is about to prefill.
+
+    All tokens are counted, because cached pages are not prefilled, and after preemption the answer
+    so far is prefilled too.
+    """
+    row = no_controls(vocab_size)
+    sampling, prompt_length = sequence.request.sampling, len(sequence.request.prompt_ids)
+    row.processed_logprobs[0] = sampling.logprobs_mode == "processed_logprobs"
+    if not sequence.controlled:
+        return row
+    for index, pair in enumerate(sampling.bias_pairs[:MAX_KERNEL_BIASES]):
+        row.biases.ids[0, index], row.biases.values[0, index] = pair
+    answer = sequence.prefill_ids[prompt_length:]
+    row.stop_ids[0, : len(sequence.stop_ids)] = sequence.stop_ids
+    row.in_prompt[0, sequence.request.prompt_ids] = True
+    np.add.at(row.counts[0], answer, 1)
+    recent = answer[-row.tail.shape[1] :]
+    row.tail[0, row.tail.shape[1] - len(recent) :] = recent
+    for index, word in enumerate(sampling.bad_words_ids):
+        row.bad_words[0, index] = [ANY_TOKEN] * (MAX_BAD_WORD_TOKENS - len(word)) + list(word)
+    row.enabled[0] = True
+    row.repetition[0] = sampling.repetition_penalty
+    row.presence[0] = sampling.presence_penalty
+    row.frequency[0] = sampling.frequency_penalty
+    if sampling.allowed_token_ids is not None:
+        row.bias[:] = -np.inf
+        row.bias[0, list(sampling.allowed_token_ids)] = 0
+    for token, value in sampling.bias_pairs:
+        row.bias[0, token] += value
+    return row

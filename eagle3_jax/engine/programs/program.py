@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.speculative.head_choice import chooses_in_kernel
-from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.speculative.method import Widths
 from pallas_kernels.dispatch import prefer
 
 
 class ProgramKind(StrEnum):
-    """Kinds of programs. Lean, full and argmax: see eagle3_jax.speculative.variant.
+    """Kinds of programs. Lean, full and argmax: see eagle3_jax.speculative.method.
 
     A scoring prefill is a full one with prompt logprobs. Propose and verify are the halves of a
     full round. Encoding makes image features. The last three move pages between cache and host

@@ -11,31 +11,90 @@ from eagle3_jax.cache import SCRATCH_PAGE
 from eagle3_jax.engine.chunk_plan import ChunkPlan
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.grammars.masking import Masks
-from eagle3_jax.engine.images.calls import divide
-from eagle3_jax.engine.images.layout import ImageLayout, NewImage
+from eagle3_jax.engine.images.layout import ImageLayout, NewImage, divide
+from eagle3_jax.engine.logprob_rows import LogprobRows
 from eagle3_jax.engine.page_tiers import COPIED_PAGES
-from eagle3_jax.engine.programs.choice import ProgramChoice
+from eagle3_jax.engine.programs.choice import ProgramChoice, places
 from eagle3_jax.engine.programs.executor import Executor, Progress
-from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
-from eagle3_jax.engine.programs.output import ProgramOutput, read_output
-from eagle3_jax.engine.programs.packing import empty_chunk, pack_chunk, pack_page_table
+from eagle3_jax.engine.programs.follower import follow
+from eagle3_jax.engine.programs.messages import CallFormat, Peers, PendingQuery, ProgramCall
+from eagle3_jax.engine.programs.packing import (
+    empty_chunk,
+    pack_chunk,
+    pack_controls,
+    pack_page_table,
+)
 from eagle3_jax.engine.programs.page_store import NO_SLOT
-from eagle3_jax.engine.programs.placing import places
-from eagle3_jax.engine.programs.processes.call import CallFormat, Peers, ProgramCall
-from eagle3_jax.engine.programs.processes.follower import follow
-from eagle3_jax.engine.programs.processes.queries import PendingQuery
-from eagle3_jax.engine.programs.processes.remote import Devices, EngineInfo, RemoteExecutor
 from eagle3_jax.engine.programs.program import Program, ProgramKind
+from eagle3_jax.engine.programs.remote import Devices, EngineInfo, RemoteExecutor
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
+from eagle3_jax.sampling.logprobs import Logprobs
 from eagle3_jax.sampling.token_mask import open_masks
-from eagle3_jax.speculative.drafts import Drafts
 from eagle3_jax.speculative.logit_control_rows import no_controls
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.state import PrefillChunk
-from eagle3_jax.speculative.tree.nodes import HostTree, Tree, chains_as_trees
+from eagle3_jax.speculative.tree import HostTree, Tree, chains_as_trees
 from pallas_kernels.dispatch import candidates, prefer
+
+
+class ProgramOutput(NamedTuple):
+    """Outputs of a dispatched program: one report per row, and logprobs if requested.
+
+    `places` holds the row of each sequence.
+    """
+
+    rows: jax.Array
+    logprobs: Logprobs | None
+    places: Sequence[int]
+
+
+class RowReport(NamedTuple):
+    """Tokens that one program committed for one sequence, and the drafts it verified.
+
+    `logprobs` are those of the tokens, `prompt_logprobs` those of the token after each chunk row.
+    """
+
+    token_ids: list[int]
+    verified: int
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
+
+
+def read_output(output: ProgramOutput) -> list[RowReport]:
+    """Wait for a program and read the outputs of its sequences.
+
+    This is a round's only device-to-host transfer if logprobs are not requested. A prefill reports
+    [token, committed], a round of k drafts [k+1 tokens, committed, verified].
+    """
+    rows, logprobs = jax.device_get((output.rows, output.logprobs))
+    if rows.ndim > 2:  # outputs of all replicas
+        rows, logprobs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (rows, logprobs))
+    report = _prefill_report if rows.shape[1] == 2 else _round_report
+    reports = [report(rows[place]) for place in output.places]
+    return _with_logprobs(reports, output.places, logprobs) if logprobs else reports
+
+
+def _prefill_report(row: np.ndarray) -> RowReport:
+    return RowReport(row[: row[1]].tolist(), 0)
+
+
+def _round_report(row: np.ndarray) -> RowReport:
+    return RowReport(row[: row[-2]].tolist(), int(row[-1]))
+
+
+def _with_logprobs(
+    reports: list[RowReport], places: Sequence[int], logprobs: Logprobs
+) -> list[RowReport]:
+    """Add the rows' logprobs to the reports."""
+
+    def of_row(row: int) -> list[LogprobRows | None]:
+        return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
+
+    pairs = zip(reports, places, strict=True)
+    return [RowReport(*report[:2], *of_row(place)) for report, place in pairs]
 
 
 class Proposal(NamedTuple):

@@ -11,7 +11,7 @@ from driving import Answer, drive, sizes
 from tiny import VOCAB, tiny_target
 
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.adaptive.choose_k import GoodputChooser
+from eagle3_jax.engine.choose_k import GoodputChooser
 from eagle3_jax.engine.programs.program import ProgramKind, has_argmax
 from eagle3_jax.engine.programs.runner import Runner
 from eagle3_jax.engine.sequence import Sequence

@@ -13,7 +13,7 @@ from mi355x_curves import ACCEPT_LENGTHS, ROUND_MS
 from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.adaptive.choose_k import (
+from eagle3_jax.engine.choose_k import (
     MARGIN,
     ChosenK,
     FixedChooser,

@@ -19,14 +19,14 @@ from simulated_device import SimulatedRunner, plain_answer, simulated_pair
 from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, EngineStats, Request
-from eagle3_jax.engine.kv.tiers.disk_tier import DiskTier
-from eagle3_jax.engine.kv.tiers.page_files import (
+from eagle3_jax.engine.kv.disk_tier import DiskTier
+from eagle3_jax.engine.kv.page_files import (
     HEADER,
+    LOCK,
     DamagedPageError,
     read_page,
     write_page,
 )
-from eagle3_jax.engine.kv.tiers.page_index import LOCK
 from eagle3_jax.engine.page_tiers import KeyedSlot
 from eagle3_jax.sampling.params import SamplingParams
 
@@ -245,7 +245,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from eagle3_jax.engine.kv.tiers.page_files import write_page
+from eagle3_jax.engine.kv.page_files import write_page
 number = 0
 while True:
     key = number.to_bytes(32, "big")

@@ -11,7 +11,7 @@ from simulated_device import VOCAB, SimulatedRunner, simulated_pair
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.fair_queue import ROUNDS_BETWEEN_PREEMPTIONS, TURN_TOKENS, FairQueue
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 

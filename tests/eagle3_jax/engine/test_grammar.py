@@ -20,8 +20,7 @@ from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.sampling.structured_outputs import StructuredOutputs
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.structured_outputs import StructuredOutputs, ThinkingBudget
 from eagle3_jax.sampling.token_mask import open_masks
 
 pytest.importorskip("llguidance")

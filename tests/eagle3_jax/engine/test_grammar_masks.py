@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from spelling_tokenizer import EOS, PIECES, SpellingTokenizer
 from tiny import VOCAB
 
-from eagle3_jax.engine.grammars.cache import GrammarCache
+from eagle3_jax.engine.engine import load_grammars
 from eagle3_jax.engine.grammars.interface import Footprint, GrammarFailedError, Grammars, Matcher
-from eagle3_jax.engine.grammars.loading import load_grammars
+from eagle3_jax.engine.grammars.llguidance_grammars import GrammarCache
 from eagle3_jax.engine.grammars.masking import fill_nodes
-from eagle3_jax.engine.grammars.thinking import ThinkingMatcher
-from eagle3_jax.engine.grammars.triggered import TriggeredGrammar
-from eagle3_jax.sampling.structured_outputs import MAX_CONSTRAINT_BYTES, StructuredOutputs
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.engine.grammars.matchers import ThinkingMatcher, TriggeredGrammar
+from eagle3_jax.sampling.structured_outputs import (
+    MAX_CONSTRAINT_BYTES,
+    StructuredOutputs,
+    ThinkingBudget,
+)
 from eagle3_jax.sampling.token_mask import ALL_ALLOWED, open_masks, unpack_mask
 
 pytest.importorskip("llguidance")
@@ -252,7 +254,7 @@ def test_the_cache_is_bounded_by_the_bytes_of_what_it_keeps(held_bytes: int) -> 
 
 
 def test_looking_a_grammar_up_is_a_use_of_it() -> None:
-    cache = GrammarCache[Footprint](most_bytes=2, most_bytes_each=1)
+    cache: Any = GrammarCache(most_bytes=2, most_bytes_each=1)
     for key in "aab":
         cache.put(key, Footprint(1, 0))
     assert cache.get("a")

@@ -19,7 +19,7 @@ from tiny import DRAFT, TARGET
 
 import pallas_kernels
 from eagle3_jax.engine import Engine, Request
-from eagle3_jax.engine.kernel_names import OPERATIONS
+from eagle3_jax.engine.config import OPERATIONS
 from eagle3_jax.engine.programs import compiled
 from eagle3_jax.engine.programs.compiled import (
     FUNCTIONS,

@@ -12,7 +12,7 @@ from traffic import drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.engine.chunk_plan import ChunkPlan
-from eagle3_jax.engine.programs.output import ProgramOutput
+from eagle3_jax.engine.programs.runner import ProgramOutput
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams

@@ -16,9 +16,8 @@ from tiny import VOCAB
 from traffic import drive_waves, random_requests
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
-from eagle3_jax.engine.programs.processes.call import CallFormat, ProgramCall
-from eagle3_jax.engine.programs.processes.queries import PendingQuery
-from eagle3_jax.engine.programs.processes.remote import EngineInfo, RemoteProfiler
+from eagle3_jax.engine.programs.messages import CallFormat, PendingQuery, ProgramCall
+from eagle3_jax.engine.programs.remote import EngineInfo, RemoteProfiler
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.sampling.params import SamplingParams

@@ -8,7 +8,7 @@ from driving import Answer, drive
 from simulated_device import VOCAB, prefilled, simulated_engine
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE
 

@@ -14,15 +14,13 @@ from driving import drive
 from simulated_device import SimulatedRunner, simulated_engine
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
+from eagle3_jax.engine.kv.host_tier import HostTier
+from eagle3_jax.engine.kv.page_files import PageFile, PageIndex, write_page
 from eagle3_jax.engine.kv.pages import PagePool
 from eagle3_jax.engine.kv.prefix_cache import PrefixCache
-from eagle3_jax.engine.kv.tiers.host_tier import HostTier
-from eagle3_jax.engine.kv.tiers.incoming import IncomingPages
-from eagle3_jax.engine.kv.tiers.outgoing import OutgoingPages, PromptPages
-from eagle3_jax.engine.kv.tiers.page_files import write_page
-from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex
+from eagle3_jax.engine.kv.transfers import IncomingPages, OutgoingPages, PromptPages
 from eagle3_jax.engine.page_tiers import KeyedPage, KeyedSlot, PageOrigin
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.sampler import NOT_FINITE

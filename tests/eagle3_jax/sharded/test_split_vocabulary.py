@@ -32,12 +32,12 @@ from eagle3_jax.sampling.sampler import (
     sample,
 )
 from eagle3_jax.sampling.token_mask import mask_logits, open_masks
-from eagle3_jax.speculative.drafts import Drafts, draw_with_probs
 from eagle3_jax.speculative.logit_control_rows import LogitControls, empty_controls
 from eagle3_jax.speculative.logit_controls import control_logits
+from eagle3_jax.speculative.propose import Drafts, draw_with_probs
+from eagle3_jax.speculative.propose_tree import child_log_probs
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.synthetic import verify_synthetic
-from eagle3_jax.speculative.tree.propose import child_log_probs
 from eagle3_jax.speculative.verify import verify
 from eagle3_jax.vocabulary import best_pairs, column_ids
 

@@ -11,7 +11,7 @@ import torch
 from lab import one_row
 from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
+from eagle3_jax.engine.programs.packing import pack_controls
 from eagle3_jax.engine.request import Request
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams

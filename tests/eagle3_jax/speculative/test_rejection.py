@@ -14,7 +14,7 @@ from slot_rows import decoding_rows
 from eagle3_jax.sampling.noise import Stream, uniform
 from eagle3_jax.sampling.sampler import NO_CANDIDATE, NOT_FINITE, sample
 from eagle3_jax.speculative import rejection
-from eagle3_jax.speculative.drafts import Drafts
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.synthetic import verify_synthetic

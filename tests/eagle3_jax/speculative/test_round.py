@@ -12,7 +12,7 @@ from lab import OPTIONS, PAGES, PROMPTS, Lab, one_row, prefilled, run_rounds, tr
 from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.speculative.method import Widths
 
 K = 3
 both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)

@@ -12,8 +12,8 @@ from tiny import DRAFT, LLAMA, MINIMAX, TARGET, tiny_target
 from convert import load_target
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.programs.executor import Executor
+from eagle3_jax.engine.programs.messages import ProgramCall
 from eagle3_jax.engine.programs.packing import empty_chunk
-from eagle3_jax.engine.programs.processes.call import ProgramCall
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target

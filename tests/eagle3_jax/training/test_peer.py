@@ -15,7 +15,7 @@ from peer_golden import Golden, module_and_name, the_draft, the_teacher
 from sweeps import sweep
 
 from eagle3_jax.training import draft as training
-from eagle3_jax.training.divergence import DIVERGENCES, TRUST, acceptance
+from eagle3_jax.training.distillation import DIVERGENCES, TRUST, acceptance
 from eagle3_jax.training.draft import DraftRecipe, draft_loss, split_draft, supervised_rows
 from eagle3_jax.training.packing import Features, PackedBatch
 

@@ -9,7 +9,7 @@ from sweeps import sweep
 from tiny_pair import DRAFT, LATENT_DRAFT, TARGET, random_batch, tiny_draft, tiny_target, training
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.layers.embedding import Embedding
+from eagle3_jax.layers.linear import Embedding
 from eagle3_jax.mesh import shard
 from eagle3_jax.training.draft import DraftRecipe
 from eagle3_jax.training.placement import Placement, training_mesh

@@ -12,9 +12,10 @@ from tiny_pair import DRAFT, LATENT_DRAFT, louder, random_batch, tiny_draft, tin
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.distillation import TargetHead, distillation_targets
-from eagle3_jax.training.divergence import (
+from eagle3_jax.training.distillation import (
     DIVERGENCES,
+    TargetHead,
+    distillation_targets,
 )
 from eagle3_jax.training.draft import (
     DraftRecipe,

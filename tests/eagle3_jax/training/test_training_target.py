@@ -10,7 +10,7 @@ from tiny_pair import random_batch, tiny_target
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer
-from eagle3_jax.training import dispatch
+from eagle3_jax.training import target_pass as dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.target import balance, target_step

@@ -17,7 +17,7 @@ from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.training import dispatch
+from eagle3_jax.training import target_pass as dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch

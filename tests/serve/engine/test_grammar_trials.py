@@ -13,8 +13,8 @@ from fake_server import Served, served_by
 from spelling_tokenizer import EOS, SpellingTokenizer
 from tiny import VOCAB
 
+from eagle3_jax.engine.engine import load_grammars
 from eagle3_jax.engine.grammars.interface import Grammars
-from eagle3_jax.engine.grammars.loading import load_grammars
 from eagle3_jax.sampling.structured_outputs import StructuredOutputs
 from serve.engine import grammar_pool, grammar_trials
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eagle3_jax.engine.programs.processes.queries import (
+from eagle3_jax.engine.programs.messages import (
     PendingQuery,
     from_bytes,
     output_query,
     to_bytes,
 )
-from eagle3_jax.engine.programs.processes.remote import Devices, EngineInfo
+from eagle3_jax.engine.programs.remote import Devices, EngineInfo
 from serve.hosts.drive import drive
 from serve.hosts.engine_info import to_json
 from serve.hosts.follow import Follower

@@ -22,7 +22,7 @@ from wide_pair import wide_target
 from world import Models, World
 
 from eagle3_jax.engine import Engine, EngineConfig, EngineStats
-from eagle3_jax.engine.programs.processes.call import Peers
+from eagle3_jax.engine.programs.messages import Peers
 from serve.hosts.follow import follow
 from serve.hosts.lead import lead
 from serve.hosts.runtime import exit_now

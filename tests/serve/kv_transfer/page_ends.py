@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
+from eagle3_jax.engine.kv.transfers import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot
 from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer

@@ -13,7 +13,7 @@ import pytest
 from page_ends import PAGES, SIZE, SLOTS, Store, begun, ended, eventually, producing, pulled
 from prometheus_client.parser import text_string_to_metric_families
 
-from eagle3_jax.engine.kv.tiers.outgoing import PromptPages
+from eagle3_jax.engine.kv.transfers import PromptPages
 from serve.kv_transfer.consumer import Puller
 from serve.kv_transfer.producer import PageServer, _requested_pages
 from serve.telemetry.metrics import Metrics, render

@@ -208,8 +208,8 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
 ) -> None:
     """The engine serves other requests meanwhile, and the transfer runs to its end."""
     producer, taker = simulated("producer"), simulated("consumer")
-    params, release_slot, send = produced(producer), threading.Event(), Connection.send_page
-    patched = lambda *given: (release_slot.wait(10), send(*given))  # noqa: E731
+    params, resume, send = produced(producer), threading.Event(), Connection.send_page
+    patched = lambda *given: (resume.wait(10), send(*given))  # noqa: E731
     monkeypatch.setattr(Connection, "send_page", patched)
     engine, _ = taker
     engine.add(fetching(taker, params))
@@ -219,7 +219,7 @@ def test_a_request_cancelled_while_its_pages_come_leaves_nothing_behind(
         done += [o.request_id for o in engine.step() if o.finish_reason]
     engine.cancel("d")
     assert engine._replicas.first.is_copying
-    release_slot.set()
+    resume.set()
     while engine.has_work:
         engine.step()
     assert_nothing_lost(taker)

@@ -10,7 +10,7 @@ from called_tools import saying
 from chat_tokenizers import TOKENIZERS
 from fake_server import Served, served_by
 
-from eagle3_jax.engine.grammars.loading import load_grammars
+from eagle3_jax.engine.engine import load_grammars
 from serve.engine import grammar_trials
 from serve.openai.service import ModelInfo
 

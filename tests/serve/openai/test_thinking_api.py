@@ -11,7 +11,7 @@ from fake_server import Serve, Served, served
 from scripted_engine import ScriptedEngine
 
 from convert.text.tokenizer import Tokenizer
-from eagle3_jax.sampling.thinking import ThinkingBudget
+from eagle3_jax.sampling.structured_outputs import ThinkingBudget
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
 from serve.openai.thinking_variables import warn_of_one_effort

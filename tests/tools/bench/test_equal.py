@@ -11,7 +11,7 @@ from simulated_device import SimulatedRunner
 from small_pair import PROMPTS, TARGET, small_pair
 
 from eagle3_jax.engine import EngineConfig, Request
-from eagle3_jax.engine.programs.output import RowReport
+from eagle3_jax.engine.programs.runner import RowReport
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.equality.cases import Case, full_plan, quick_plan
 from eagle3_tools.bench.equality.ties import Difference, Scorer

@@ -4,9 +4,8 @@ import pytest
 from tiny_vision import PAD, VISION, image, with_images
 
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.images.encoder_cache import EncoderCache
+from eagle3_jax.engine.images.encoder_cache import EncoderCache, check_images
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.images.placement import check_images
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.state import NO_ROW

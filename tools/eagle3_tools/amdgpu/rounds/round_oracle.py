@@ -14,9 +14,9 @@ from flax import nnx
 
 from eagle3_jax.engine import Engine, Request
 from eagle3_jax.sampling.sampler import gumbel, process_logits
+from eagle3_jax.speculative.method import Variant
 from eagle3_jax.speculative.propose import propose
 from eagle3_jax.speculative.round_state import read_batch
-from eagle3_jax.speculative.variant import Variant
 from eagle3_tools.amdgpu.rounds.round_state import Held
 from eagle3_tools.amdgpu.rounds.small_pair import ENGINE, SmallPair, requests
 from eagle3_tools.bench.equality.ties import SCORE_TOLERANCE, Scorer, describe

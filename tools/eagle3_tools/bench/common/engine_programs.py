@@ -24,7 +24,7 @@ from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.speculative.widths import Widths
+from eagle3_jax.speculative.method import Widths
 
 
 class EnginePrograms:

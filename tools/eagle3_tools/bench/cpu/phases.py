@@ -26,8 +26,7 @@ from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.propose import propose
+from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.round import verify_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState, SlotRows

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from eagle3_jax import forward
 from eagle3_jax.engine import Request
-from eagle3_jax.engine.programs.logit_controls_packing import pack_controls
-from eagle3_jax.engine.programs.packing import pack_options
+from eagle3_jax.engine.programs.packing import pack_controls, pack_options
 from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams

@@ -14,8 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from convert.command_line.stopping import status_of
 from convert.hub.checkpoint import find_config
 from convert.hub.source import add_hub_flags, source_of
-from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.kernel_names import OPERATIONS
+from eagle3_jax.engine.config import OPERATIONS, EngineConfig
 from eagle3_tools.bench.common.flags import add_shared
 from eagle3_tools.bench.doctor.findings import Finding, Work, work
 from eagle3_tools.checks.record import write_json

@@ -12,8 +12,7 @@ from operator import mul
 from typing import NamedTuple
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.programs.choice import ProgramChoice
-from eagle3_jax.engine.programs.placing import largest_replica_batch
+from eagle3_jax.engine.programs.choice import ProgramChoice, largest_replica_batch
 from eagle3_jax.engine.programs.program import Program
 from eagle3_jax.engine.sequence import Sequence
 

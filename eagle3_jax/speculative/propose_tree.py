@@ -21,10 +21,10 @@ from eagle3_jax.sampling.rows import SamplingRows, filters_off
 from eagle3_jax.sampling.sampler import gumbel, process_logits
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.logit_controls import control_logits
+from eagle3_jax.speculative.method import TreeShape
 from eagle3_jax.speculative.propose import first_pass
 from eagle3_jax.speculative.round_state import RoundBatch
-from eagle3_jax.speculative.tree.nodes import Tree
-from eagle3_jax.speculative.tree.shape import TreeShape
+from eagle3_jax.speculative.tree import Tree
 from eagle3_jax.vocabulary import best_pairs, column_ids
 
 

@@ -9,18 +9,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.tiers.page_files import (
+from eagle3_jax.engine.kv.host_tier import HostTier, host_tier
+from eagle3_jax.engine.kv.page_files import (
     HEADER,
     DamagedPageError,
+    PageFile,
+    PageIndex,
+    delete,
     read_page,
     write_page,
 )
-from eagle3_jax.engine.kv.tiers.page_index import PageFile, PageIndex, delete
-from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageOrigin, TierOccupancy
+from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageCopies, PageOrigin, TierOccupancy
 
 THREADS, MOST_WRITES = 4, 16
 """Concurrent copies, and pages whose slots are held for writes."""
@@ -49,7 +52,7 @@ class _Completion(NamedTuple):
 
 
 class DiskTier:
-    """A `LowerTier` with a limit in bytes and LRU eviction.
+    """Pages by key in files, with a limit in bytes and LRU eviction.
 
     `num_damaged` counts files that were not the pages they are named as; they are deleted.
     `num_failed` counts copies that failed on the disk. `events` receives stored and removed pages.
@@ -76,11 +79,6 @@ class DiskTier:
         self._completed: deque[_Completion] = deque()
         self.num_damaged = self.num_failed = 0
         self._log_found()
-
-    @property
-    def origin(self) -> PageOrigin:
-        """Always "disk"."""
-        return "disk"
 
     @property
     def num_ignored(self) -> int:
@@ -114,7 +112,7 @@ class DiskTier:
         return next(unknown, len(keys))
 
     def save(self, pages: Sequence[KeyedSlot]) -> None:
-        """Start writing pages; those that it has already complete at once."""
+        """Start writing slots, unchanged until `poll`; known keys complete at once."""
         for page in pages:
             file = self._file(page.key)
             self._writing.add(page.slot)
@@ -128,7 +126,7 @@ class DiskTier:
             self._begin(self._write, page, self._completed)
 
     def load(self, pages: Sequence[KeyedSlot], completed: deque[_Completion] | None = None) -> None:
-        """Start filling slots; completions go to `ended`, or by default to `poll`."""
+        """Start filling slots; completions go to `completed`, or by default to `poll`."""
         for page in pages:
             if (file := self._file(page.key)) in self._index:
                 self._index.use(file)
@@ -139,7 +137,7 @@ class DiskTier:
         return self.drain(self._completed)
 
     def drain(self, completed: deque[_Completion]) -> list[tuple[int, bool]]:
-        """Drain completed copies from `ended`; pages whose copy failed are forgotten."""
+        """Drain completed copies; pages whose copy failed are forgotten."""
         taken: list[tuple[int, bool]] = []
         while completed:
             page, is_save, ok = completed.popleft()
@@ -249,3 +247,28 @@ class DiskSource:
     def poll(self) -> list[tuple[int, bool]]:
         """Return completed copies as (slot, success)."""
         return self._disk.drain(self._completed)
+
+
+class HostPages(PageCopies, PageBytes, Protocol):
+    """Access to host memory for pages (`eagle3_jax.engine.programs.runner.Runner`)."""
+
+
+class LowerTiers(NamedTuple):
+    """The host tier, for pages beyond the cache's capacity, and the disk tier below it."""
+
+    host: HostTier | None = None
+    disk: DiskTier | None = None
+
+
+NO_TIERS = LowerTiers()
+
+
+def make_lower_tiers(
+    pages: HostPages, config: EngineConfig, events: KVEventLog | None, *, alone: bool
+) -> LowerTiers:
+    """Make the configured tiers; raise ValueError if host memory or directory cannot be used.
+
+    `alone` says that no other process holds a part of the pair.
+    """
+    host = host_tier(pages, config, events)
+    return LowerTiers(host, disk_tier(pages, config, events, alone=alone))

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from eagle3_jax.engine.programs.executor import Executor
-from eagle3_jax.engine.programs.processes.call import ProgramCall
-from eagle3_jax.engine.programs.processes.queries import (
+from eagle3_jax.engine.programs.messages import (
     PendingQuery,
+    ProgramCall,
     QueryKind,
     queried_slots,
     to_bytes,

@@ -10,8 +10,9 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.executor import Progress
 from eagle3_jax.engine.programs.inputs import InputShapes
-from eagle3_jax.engine.programs.processes.call import Peers, ProgramCall
-from eagle3_jax.engine.programs.processes.queries import (
+from eagle3_jax.engine.programs.messages import (
+    Peers,
+    ProgramCall,
     QueryKind,
     from_bytes,
     output_query,
@@ -19,8 +20,8 @@ from eagle3_jax.engine.programs.processes.queries import (
 )
 from eagle3_jax.engine.programs.program import PAGE_COPIES, Program, ProgramKind, all_programs
 from eagle3_jax.sampling.logprobs import Logprobs, TokenLogprobs
-from eagle3_jax.speculative.drafts import Drafts
-from eagle3_jax.speculative.tree.nodes import Tree
+from eagle3_jax.speculative.propose import Drafts
+from eagle3_jax.speculative.tree import Tree
 
 SendQuery = Callable[[bytes], Callable[[], bytes]]
 """Sends a question after earlier calls; the returned function waits for the answer."""

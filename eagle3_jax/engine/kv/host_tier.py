@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 class HostTier:
-    """A `Tier` with a fixed number of slots and LRU eviction.
+    """Pages by key in a fixed number of slots, with LRU eviction.
 
     A slot with a load in flight is not reused. `events` receives stored and removed pages.
     """
@@ -52,13 +52,13 @@ class HostTier:
         self._total = slots
 
     @property
-    def occupancy(self) -> tuple[TierOccupancy, ...]:
+    def occupancy(self) -> TierOccupancy:
         """Occupancy."""
-        return (TierOccupancy("host", len(self._slot_of), self._total),)
+        return TierOccupancy("host", len(self._slot_of), self._total)
 
     @property
     def can_save(self) -> bool:
-        """True if a save may begin."""
+        """True if a save may begin; few may be in flight, each with a buffer on the device."""
         return len(self._saves) < MOST_SAVES
 
     @property
@@ -95,7 +95,7 @@ class HostTier:
         return kept + [page for page, _ in placed]
 
     def load(self, pages: Sequence[KeyedPage]) -> None:
-        """Start filling these pages."""
+        """Start filling these pages, whose keys it has; they cannot be evicted meanwhile."""
         for key, page in pages:
             slot = self._slot_of[key]
             self._slot_of.move_to_end(key)
@@ -103,7 +103,7 @@ class HostTier:
             self._wanted.append((page, slot))
 
     def poll(self) -> list[int]:
-        """Finish arrived saves and start loads; return the pages that dispatched programs fill."""
+        """Poll copies; return, once, the pages filled in programs dispatched from now on."""
         while self._saves and self._copies.are_saved(self._saves[0]):
             self._arrived |= dict.fromkeys(
                 self._key_of[slot] for slot in self._saves.popleft() if slot in self._key_of
@@ -113,7 +113,7 @@ class HostTier:
             load = self._loads.popleft()
             self._copies.load_pages(*load)
             for slot in load.slots:
-                self._release_slot(slot)
+                self.release_slot(slot)
             filled += load.pages
         while self._wanted and len(self._loads) < MOST_LOADS and self._begin_load():
             pass
@@ -125,7 +125,7 @@ class HostTier:
         return arrived
 
     def forget(self, keys: Sequence[bytes] | None) -> None:
-        """Remove these keys; loads in flight still finish."""
+        """Remove these keys; loads in flight still finish. With `keys=None`, remove all keys."""
         for key in list(self._slot_of) if keys is None else keys:
             slot = self._slot_of.pop(key, None)
             if slot is not None:
@@ -143,7 +143,9 @@ class HostTier:
 
     def release_slot(self, slot: int) -> None:
         """Release one hold on a slot."""
-        self._release_slot(slot)
+        self._holds[slot] -= 1
+        if slot not in self._key_of:
+            self._free_unless_held(slot)
 
     def reserve(self) -> int | None:
         """Return a held slot for a transfer to fill, or None if all are held."""
@@ -156,7 +158,7 @@ class HostTier:
         if ok and key not in self._slot_of:
             self._name(slot, key)
             self._arrived[key] = None
-        self._release_slot(slot)
+        self.release_slot(slot)
 
     def _place(self, key: bytes) -> int | None:
         """Return a slot for the key, or None if all are held."""
@@ -192,11 +194,6 @@ class HostTier:
             self._copies.stage_pages(list(pages))
             self._loads.append(Load(list(pages.values()), list(pages)))
         return bool(pages)
-
-    def _release_slot(self, slot: int) -> None:
-        self._holds[slot] -= 1
-        if slot not in self._key_of:
-            self._free_unless_held(slot)
 
     def _free_unless_held(self, slot: int) -> None:
         if not self._holds[slot]:

@@ -18,13 +18,11 @@ from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.logit_controls import control_logits
+from eagle3_jax.speculative.method import TreeShape, Variant
+from eagle3_jax.speculative.propose_tree import propose_tree
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState
-from eagle3_jax.speculative.tree.nodes import Tree, place_nodes
-from eagle3_jax.speculative.tree.propose import propose_tree
-from eagle3_jax.speculative.tree.shape import TreeShape
-from eagle3_jax.speculative.tree.verify import Walk, walk
-from eagle3_jax.speculative.variant import Variant
+from eagle3_jax.speculative.tree import Tree, Walk, place_nodes, walk
 
 
 def tree_round(

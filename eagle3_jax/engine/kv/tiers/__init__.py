@@ -1,1 +1,0 @@
-"""Memory tiers below HBM, to and from which pages of the prefix cache are copied."""

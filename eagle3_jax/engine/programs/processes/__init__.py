@@ -1,1 +1,0 @@
-"""Messages between the processes of an engine: calls, questions and answers."""
