@@ -214,7 +214,7 @@ FEW = [
     tiny("chain", sizes(K)),
     tiny(
         "any order of k, reduced draft",
-        sizes(K, adaptive=True, page_size=2, num_pages=60),
+        sizes(K, adaptive=True),
         "reduced",
         prepare=follow_the_script,
     ),
