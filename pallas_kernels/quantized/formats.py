@@ -98,12 +98,12 @@ class WeightFormat:
 
     @property
     def per_row(self) -> bool:
-        """Whether a scale holds for a whole row, so that it may be applied to the sum."""
+        """Return whether a scale holds for a whole row, so that it may be applied to the sum."""
         return self.shared[1] is None
 
     @property
     def in_blocks(self) -> bool:
-        """Whether several rows share a scale."""
+        """Return whether several rows share a scale."""
         return self.shared[0] > 1
 
     @property

@@ -1,4 +1,4 @@
-"""What is read from machine code: loops, their lengths, whose arrays they load, how they wait."""
+"""Facts read from machine code: loops, their lengths, the arrays they load, and their waits."""
 
 from typing import Any
 

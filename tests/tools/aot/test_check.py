@@ -187,7 +187,7 @@ def test_namesakes_in_a_program_have_facts_of_their_own_and_later_programs_the_r
 
 
 def dequantise(x: Array, w: Array) -> Array:
-    """What a weight in memory must not become: float32."""
+    """Dequantise to float32, which a weight in memory must not become."""
     return matmul(64)(x, (w.astype(jnp.float32).T * 2).astype(x.dtype).T)
 
 

@@ -64,7 +64,7 @@ def test_reads_every_kernel_of_the_amdgpu_note(tmp_path: Path):
     ids=lambda value: f"{type(value).__name__}-{str(value)[:12]}",
 )
 def test_reads_messagepack_of_every_width(tmp_path: Path, value: Any):
-    """What comes after the value is read right only if its end is found."""
+    """Bytes after the value are read correctly only if its end is found."""
     path = tmp_path / "a.hsaco"
     path.write_bytes(code_object([ENTRY | {".args": value, ".vgpr_count": 77}]))
     assert read_code_object(path)[0].vgprs == 77

@@ -83,7 +83,7 @@ def product(dot: Callable[..., Array], rows: int) -> Callable[[Array, Array], Ar
 
 
 def in_float16(x: Array, w: Array, *, trans_b: bool) -> Array:
-    """What Triton makes of a product that says nothing of its sums."""
+    """Triton code of a product without a stated accumulator dtype."""
     return plt.dot(x, w, trans_b=trans_b)
 
 

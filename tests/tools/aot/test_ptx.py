@@ -85,8 +85,8 @@ def test_a_kernel_that_the_assembler_does_not_speak_of_is_refused():
 def test_blocks_are_bound_by_threads_registers_or_shared_memory(
     changed: dict[str, int], blocks: int
 ):
-    """As the CUDA occupancy calculator says for 9.0: registers go to warps in blocks of 256, and
-    1024 bytes of shared memory to every block."""
+    """The reference is the CUDA occupancy calculator for 9.0: registers go to warps in blocks of
+    256, and 1024 bytes of shared memory to every block."""
     assert replace(PLAIN, **changed).blocks_per_sm == blocks
 
 

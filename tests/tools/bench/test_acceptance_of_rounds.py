@@ -100,7 +100,7 @@ def _recorded_round(
 
 
 def _listen(model: Any) -> list[Array]:
-    """What the model's head says from now on, pass by pass."""
+    """Record the scores of the model's head from now on, pass by pass."""
     heard: list[Array] = []
     head = model.logits
 

@@ -1,4 +1,4 @@
-"""What a GPU would be asked for, on a CPU: launches are counted, and tokens compared."""
+"""The GPU study on a CPU: it counts launches and compares tokens."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""What the benchmark says of routing against what the model did."""
+"""The benchmark's figures of routing against the experts that the model ran."""
 
 import sys
 

@@ -87,7 +87,7 @@ filtered = jax.jit(process_logits)
 
 
 def kept(scores: np.ndarray, sampling: SamplingParams) -> np.ndarray:
-    """What the engine's sampler keeps of these scores."""
+    """Return the ids that the engine's sampler keeps of these scores."""
     rows = pack_sampling(sampling)
     logits = jnp.asarray(scores, jnp.float32)[None, None]
     return np.isfinite(np.asarray(filtered(logits, jnp.zeros((1, 1), jnp.int32), rows))[0, 0])

@@ -183,7 +183,7 @@ def test_the_folder_to_carry_needs_nothing_but_jax_numpy_and_torch_there(
 
 
 def link(names: Iterable[str], folder: Path) -> None:
-    """What distributions of these names installed, in the folder."""
+    """Link the files of installed distributions into the folder."""
     for name in names:
         files = distribution(name).files or []
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:

@@ -115,7 +115,7 @@ def twice(work: Work) -> Work:
 
 @pytest.mark.parametrize("tokens", ["minimax.attention@tp4 q4", "draft_mha.attention@tp4 q1"])
 def test_of_two_loops_over_one_array_the_one_without_masks_reads_it(tokens: str) -> None:
-    """As recorded of attention, on MI325X: masks are vector instructions. Neither how long its
+    """Attention recorded on MI325X: masks are vector instructions. Neither how long its
     trips take nor how much they read says which loop it is."""
     attend = recorded("gfx942")[f"gqa_decode {tokens}_8.5k_page64"].kernels[0]
     plain, masked = sorted(attend.loops, key=lambda loop: loop.work.vector)

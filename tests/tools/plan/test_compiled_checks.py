@@ -1,5 +1,5 @@
-"""What the checks of programs compiled at full size refuse: rounds, prefills, the vision tower and
-training steps; and what is printed of rounds."""
+"""Checks of programs compiled at full size refuse faulty rounds, prefills, the vision tower and
+training steps, and print rounds."""
 
 import io
 from collections import Counter

@@ -65,7 +65,7 @@ def by_data(gpu: str = "MI355X", name: str = MXFP4) -> DataParallel:
 
 
 def test_latents_that_are_divided_hold_exactly_d_times_the_tokens() -> None:
-    """As many pages fit, the scratch page among them, and each has D times the tokens."""
+    """The same number of pages fits, scratch included, and each has D times the tokens."""
     for gpu, dtype in (("MI355X", "bfloat16"), ("MI325X", "fp8")):
         alone = divided(1, gpu).memory
         for parts in PARTS:

@@ -1,4 +1,4 @@
-"""What training needs beside its target, against sums made by hand and what JAX allocates."""
+"""Memory of training beside its target, against hand-made sums and what JAX allocates."""
 
 import functools
 from typing import Any

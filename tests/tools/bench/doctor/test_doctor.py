@@ -1,4 +1,4 @@
-"""What is wrong with a machine is named with its device, and what to do about it."""
+"""The doctor names a fault with its device and the remedy."""
 
 import json
 from pathlib import Path
