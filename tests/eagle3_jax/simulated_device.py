@@ -140,8 +140,9 @@ class SimulatedRunner:
             rows = chunk.feature_rows.tolist()
             for row, wanted in zip(rows, prompt[chunk.start :], strict=False):
                 assert row == NO_ROW or self.features[row] == wanted, "another image's feature"
-            for row, wanted in zip(rows[:-1], prompt[chunk.start :], strict=False):
-                assert (row == NO_ROW) == (wanted < VOCAB), "an image without features"
+            text = sequence.prefill_ids[chunk.start :]
+            for row, wanted, token in zip(rows[:-1], prompt[chunk.start :], text, strict=False):
+                assert (row == NO_ROW) == (wanted == token), "an image without features"
         return prompt
 
     def round(self, members: Rows[Sequence], drafts: int) -> list[RowReport]:
