@@ -27,8 +27,7 @@ from serve.hosts.facts import Facts, facts
 from serve.hosts.runtime import exit_now
 from serve.kv_events.start import publishing
 from serve.openai.service import Service
-from serve.options.foreign.flags import describe_ignored_flags
-from serve.options.foreign.variables import describe_ignored_variables
+from serve.options.foreign import describe_ignored_flags, describe_ignored_variables
 from serve.options.hosts import HostOptions, joined
 from serve.options.serve_options import ServeOptions
 from serve.pair.notices import Notify

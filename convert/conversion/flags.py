@@ -2,13 +2,45 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from convert.command_line.options import COUNT, add_options, option
 from convert.command_line.parser import OneLineParser, add_about_flags
 from convert.hub.source import add_hub_flags
 from convert.store.parameters import ARCHS, ITEM_BYTES
 
 MIB = 2**20
+
+
+@dataclass(frozen=True)
+class ConvertFlags:
+    """Options of eagle3-convert."""
+
+    source: str | None = option("SRC", "published checkpoint, or hub id", nargs="?")
+    destination: Path | None = option("DST", "new directory", Path, nargs="?")
+    dry_run: bool = option("--dry-run", "print the plan, write nothing")
+    json: bool = option("--json", "print the plan as one JSON object a line")
+    mesh: str = option("--mesh MESH", "devices for the plan's bytes a device", default="tensor=8")
+    arch: str = option("--arch", "GPU whose 8-bit floats to write", choices=ARCHS, default="gfx950")
+    int4_order: str = option(
+        "--int4-order",
+        "nibble order of a draft's INT4 weights per channel, which no file states",
+        choices=("auto", "linear", "awq"),
+        default="auto",
+    )
+    item_mib: int = option(
+        "--item-mib N",
+        "write parameters of up to so many MiB together",
+        COUNT,
+        default=ITEM_BYTES // MIB,
+    )
+    allow_nonfinite: bool = option("--allow-nonfinite", "keep weights that are NaN or infinite")
+    verify: bool = option(
+        "--verify",
+        "read a converted checkpoint back and compare: --verify DST with its own checksums, "
+        "--verify SRC DST also with the conversion of SRC",
+    )
 
 
 def parse_convert_flags(argv: Sequence[str]) -> argparse.Namespace:
@@ -33,14 +65,12 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("SRC is missing: the directory of a published checkpoint")
     if flags.destination is None and not flags.dry_run:
         raise ValueError("DST is missing: the directory to make")
-    if flags.item_mib < 1:
-        raise ValueError(f"--item-mib must be at least 1; got {flags.item_mib}")
 
 
 def _check_verify(flags: argparse.Namespace) -> None:
     """Check --verify, where a single directory is DST although the parser stored it as SRC."""
-    made = {"arch": "gfx950", "int4_order": "auto", "allow_nonfinite": False, "dry_run": False}
-    if any(getattr(flags, name) != value for name, value in made.items()):
+    made, defaults = ("arch", "int4_order", "allow_nonfinite", "dry_run"), ConvertFlags()
+    if any(getattr(flags, name) != getattr(defaults, name) for name in made):
         raise ValueError("--verify takes SRC and DST alone: the store says how it was made")
     if flags.source is None:
         raise ValueError("DST is missing: the converted checkpoint to verify")
@@ -67,33 +97,6 @@ def _build_parser() -> OneLineParser:
         example="eagle3-convert /models/Kimi-K2.5 /models/Kimi-K2.5-store",
     )
     add_about_flags(parser)
-    parser.add_argument("source", metavar="SRC", nargs="?", help="published checkpoint, or hub id")
-    parser.add_argument("destination", metavar="DST", nargs="?", type=Path, help="new directory")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--json", action="store_true", help="the plan as one JSON object a line")
-    parser.add_argument("--mesh", default="tensor=8", help="for the plan's bytes a device")
-    parser.add_argument("--arch", choices=ARCHS, default="gfx950", help="its 8-bit floats")
-    parser.add_argument(
-        "--int4-order",
-        choices=("auto", "linear", "awq"),
-        default="auto",
-        help="of a draft's INT4 per channel, which no file states",
-    )
-    parser.add_argument(
-        "--item-mib",
-        type=int,
-        default=ITEM_BYTES // MIB,
-        metavar="N",
-        help="parameters of up to so many MiB are written together",
-    )
-    parser.add_argument(
-        "--allow-nonfinite", action="store_true", help="keep weights that are NaN or infinite"
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="read a converted checkpoint back and compare: --verify DST with its own checksums, "
-        "--verify SRC DST also with what SRC gives",
-    )
+    add_options(parser, ConvertFlags)
     add_hub_flags(parser)
     return parser

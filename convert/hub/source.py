@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from convert.command_line.options import add_options, option
+
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 """Form of a hub id, `org/name`."""
 
@@ -46,17 +48,24 @@ class Source:
         return None
 
 
+@dataclass(frozen=True)
+class HubFlags:
+    """Revisions of hub ids, and the cache of downloads."""
+
+    revision: str | None = option(
+        "--revision REV", "branch, tag or commit of the model; default: main"
+    )
+    draft_revision: str | None = option("--draft-revision REV", "the same of the draft")
+    download_dir: str | None = option(
+        "--download-dir DIR", "directory that keeps downloads; default: HF_HOME's cache"
+    )
+
+
 def add_hub_flags(parser: argparse.ArgumentParser, *, draft: bool = False) -> None:
-    """Add the flags; `draft` adds --draft-revision for commands without another such flag."""
+    """Add the options; `draft` adds --draft-revision for commands without another such option."""
     group = parser.add_argument_group("hub ids (org/name), in the place of any directory")
-    group.add_argument(
-        "--revision", metavar="REV", help="branch, tag or commit of the model; default: main"
-    )
-    if draft:
-        group.add_argument("--draft-revision", metavar="REV", help="the same of the draft")
-    group.add_argument(
-        "--download-dir", metavar="DIR", help="keeps what is downloaded; default: HF_HOME's cache"
-    )
+    revisions = ("revision", "draft_revision") if draft else ("revision",)
+    add_options(group, HubFlags, *revisions, "download_dir")
 
 
 def source_of(flags: argparse.Namespace, name: str | Path, revision: str | None = None) -> Source:

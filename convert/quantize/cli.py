@@ -3,10 +3,12 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from convert.command_line.options import COUNT, add_options, option
 from convert.command_line.parser import OneLineParser, add_about_flags
 from convert.command_line.progress import ByteProgress
 from convert.command_line.stopping import raise_on_signals, status_of
@@ -17,6 +19,69 @@ from convert.hub.source import add_hub_flags, source_of
 from convert.quantize.select import DRAFT_EXCLUDES, SCHEME_NAMES, TARGET_EXCLUDES
 
 PROG = "eagle3-quantize"
+
+
+@dataclass(frozen=True)
+class PathFlags:
+    """The two checkpoints."""
+
+    source: str | None = option("SRC", "checkpoint directory, or hub id (--compare: A)")
+    destination: Path | None = option("DST", "new directory (--compare: B, the reference)", Path)
+
+
+@dataclass(frozen=True)
+class QuantizeFlags:
+    """The scheme, and the modules to quantise."""
+
+    scheme: str | None = option(
+        "--scheme", "AMD Quark's form; fp8_block: transformers'", choices=SCHEME_NAMES
+    )
+    group_size: int | None = option(
+        "--group-size 32",
+        "with int4: a scale for 32 inputs, in the compressed-tensors form of Kimi-K2.5 (default: "
+        "one for each output, in Quark's)",
+        int,
+    )
+    exclude: list[str] | None = option(
+        "--exclude PATTERN",
+        "modules to keep, instead of the defaults below: a name, a shell pattern such as "
+        "'*self_attn*', or re: and a regular expression; matched against the whole name, the name "
+        "without language_model.model. and its last component",
+        nargs="*",
+    )
+    exclude_style: str = option(
+        "--exclude-style",
+        "how config.json names the kept modules: re: patterns, which vLLM needs since it calls fc "
+        "model.fc (default), or every name as Quark does; fp8_block always writes names",
+        choices=("regex", "exact"),
+        default="regex",
+    )
+    vision: bool = option("--vision", "quantise vision tower and projector too")
+    dry_run: bool = option("--dry-run", "print the plan only")
+
+
+@dataclass(frozen=True)
+class CompareFlags:
+    """The comparison of two checkpoints."""
+
+    compare: bool = option(
+        "--compare", "print the error of A's dequantised weights relative to B's, worst first"
+    )
+    limit: int = option("--limit N", "rows to print", COUNT, default=40)
+    json: bool = option("--json", "print everything as one JSON object")
+    target: str | None = option(
+        "--target MODEL", "target of the drafts A and B: also print their accept lengths"
+    )
+    prompts: Path | None = option(
+        "--prompts FILE",
+        'JSON lines for --target: a list of token ids, a string, or {"token_ids": [...]} or '
+        '{"prompt": "..."}',
+        Path,
+    )
+    max_tokens: int = option("--max-tokens N", "maximum tokens of an answer", COUNT, default=64)
+    num_speculative_tokens: int = option(
+        "--num-speculative-tokens K", "drafts of a round", COUNT, default=3
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,89 +176,11 @@ def _build_parser() -> argparse.ArgumentParser:
         "Embeddings, norms and routers are always kept.",
     )
     add_about_flags(parser)
-    parser.add_argument(
-        "source", metavar="SRC", help="checkpoint directory, or hub id (--compare: A)"
-    )
-    parser.add_argument(
-        "destination", metavar="DST", type=Path, help="new directory (--compare: B, the reference)"
-    )
-    _add_quantize_flags(parser)
-    _add_compare_flags(parser)
+    add_options(parser, PathFlags)
+    add_options(parser.add_argument_group("quantising"), QuantizeFlags)
+    add_options(parser.add_argument_group("comparing"), CompareFlags)
     add_hub_flags(parser)
     return parser
-
-
-def _add_quantize_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("quantising")
-    group.add_argument(
-        "--scheme",
-        choices=SCHEME_NAMES,
-        help="as AMD Quark writes it; fp8_block as transformers does",
-    )
-    group.add_argument(
-        "--group-size",
-        type=int,
-        metavar="32",
-        help="with int4: a scale for 32 inputs, in the compressed-tensors form of Kimi-K2.5 "
-        "(default: one for each output, in Quark's)",
-    )
-    group.add_argument(
-        "--exclude",
-        nargs="*",
-        metavar="PATTERN",
-        help="modules to keep, instead of the defaults below: a name, a shell pattern such as "
-        "'*self_attn*', or re: and a regular expression; matched against the whole name, the name "
-        "without language_model.model. and its last component",
-    )
-    group.add_argument(
-        "--exclude-style",
-        choices=("regex", "exact"),
-        default="regex",
-        help="how config.json names the kept modules: re: patterns, which vLLM needs since it "
-        "calls fc model.fc (default), or every name as Quark does; fp8_block always writes names",
-    )
-    group.add_argument(
-        "--vision", action="store_true", help="quantise vision tower and projector too"
-    )
-    group.add_argument("--dry-run", action="store_true", help="print the plan only")
-
-
-def _add_compare_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("comparing")
-    group.add_argument(
-        "--compare",
-        action="store_true",
-        help="print the error of A's dequantised weights relative to B's, worst first",
-    )
-    group.add_argument("--limit", type=_positive, default=40, help="rows shown (default 40)")
-    group.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    group.add_argument(
-        "--target", help="A and B are drafts for it: also print their accept lengths"
-    )
-    group.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help='JSON lines for --target: a list of token ids, a string, or {"token_ids": [...]} or '
-        '{"prompt": "..."}',
-    )
-    group.add_argument(
-        "--max-tokens", type=_positive, default=64, help="of an answer, in tokens (default 64)"
-    )
-    group.add_argument(
-        "--num-speculative-tokens",
-        type=_positive,
-        default=3,
-        metavar="K",
-        help="drafts a round (default 3)",
-    )
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from convert.command_line.options import add_options, flags_of, option, values_of
 from convert.command_line.parser import OneLineParser, add_about_flags
 from convert.command_line.reading import read_command
 from convert.files.json_object import parse_value
 from eagle3_jax.sampling.params import LOGPROBS_MODES, REQUEST_OPTIONS, SamplingParams
-from serve.options.pair import PairOptions, add_demo_flags, add_pair_flags, read_pair_options
-from serve.options.sources import add_model_argument, model_of
+from serve.options.pair import ModelFlags, PairOptions, add_pair_flags, read_pair_options
 
 KINDS: Mapping[Any, dict[str, Any]] = {
     float: {"type": float},
@@ -58,8 +58,28 @@ def _read_bias(text: str) -> dict[int, float]:
         raise argparse.ArgumentTypeError(f"{expected} expected, got {text}") from error
 
 
-FORM_FLAGS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-"""Flags of the answer's form -> fields of StructuredOutputs."""
+@dataclass(frozen=True)
+class PromptFlags:
+    """The prompts."""
+
+    prompt: list[str] | None = option("--prompt TEXT", "a prompt; may be repeated", action="append")
+    prompts_file: list[str] | None = option(
+        "--prompts-file FILE", "one prompt a line, or JSONL", action="append"
+    )
+
+
+@dataclass(frozen=True)
+class FormFlags:
+    """The form of answers: fields of StructuredOutputs."""
+
+    json_schema: str | None = option(
+        "--json-schema JSON", "schema of the answer; @FILE reads a file, here and below"
+    )
+    regex: str | None = option("--regex TEXT", "expression that the whole answer matches")
+    choice: list[str] | None = option(
+        "--choice TEXT", "a possible answer; may be repeated", action="append"
+    )
+    grammar: str | None = option("--grammar TEXT", "grammar of the answer, Lark or GBNF")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +94,9 @@ class GenerateOptions(PairOptions):
     sampling: dict[str, Any]
     bad_words: tuple[str, ...]
     form: dict[str, Any]
-    raw: bool
-    echo: bool
-    json: bool
+    echo: bool = option("--echo", "put the prompt in front of the text")
+    raw: bool = option("--raw", "send prompts as they are, without the chat template")
+    json: bool = option("--json", "print one JSON object a line")
 
 
 def parse_generate_flags(argv: Sequence[str]) -> GenerateOptions:
@@ -107,32 +127,30 @@ def _read_line(line: str, path: str) -> str:
 
 
 def _check(flags: argparse.Namespace) -> GenerateOptions:
-    prompts = list(flags.prompt)
-    for path in flags.prompts_file:
+    prompts = list(flags.prompt or ())
+    for path in flags.prompts_file or ():
         prompts += read_prompts(path)
     if not prompts:
         raise ValueError("give at least one --prompt or a --prompts-file that has some")
     if not flags.json and (flags.logprobs is not None or flags.prompt_logprobs is not None):
         raise ValueError("--logprobs and --prompt-logprobs are printed with --json only")
     return GenerateOptions(
-        **read_pair_options(flags, model_of(flags)),
+        **read_pair_options(flags),
+        **values_of(GenerateOptions, flags),
         prompts=tuple(prompts),
         sampling=read_sampling_flags(flags),
         bad_words=tuple(flags.bad_words),
         form=_read_form(flags),
-        raw=flags.raw,
-        echo=flags.echo,
-        json=flags.json,
     )
 
 
 def _read_form(flags: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(flags, name) for name in FORM_FLAGS}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = flags_of(FormFlags)
+    given = {name: value for name in named if (value := getattr(flags, name)) is not None}
     if len(given) > 1:
-        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        listed = ", ".join(named[name] for name in given)
         raise ValueError(f"an answer has one form; got {listed}")
-    return {FORM_FLAGS[name]: _read_text(value) for name, value in given.items()}
+    return {name.removesuffix("_schema"): _read_text(value) for name, value in given.items()}
 
 
 def _read_text(value: Any) -> Any:
@@ -148,18 +166,8 @@ def _build_parser() -> OneLineParser:
         example="eagle3-generate --demo --prompt 'What is 95 + 61?' --num-speculative-tokens 3",
     )
     add_about_flags(parser)
-    add = parser.add_argument
-    add_model_argument(parser)
-    add_demo_flags(parser)
-    add("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
-    add("--prompts-file", action="append", default=[], metavar="FILE", help="one a line, or JSONL")
-    add("--json-schema", metavar="JSON", help="of the answer; @FILE reads a file, as below")
-    add("--regex", metavar="TEXT", help="that the whole answer matches")
-    add("--choice", action="append", metavar="TEXT", help="an answer; may be repeated")
-    add("--grammar", metavar="TEXT", help="of the answer, as Lark or GBNF")
-    add("--echo", action="store_true", help="put the prompt in front of the text")
-    add("--raw", action="store_true", help="send prompts as they are, without the chat template")
-    add("--json", action="store_true", help="one JSON object a line")
+    for table in (ModelFlags, PromptFlags, FormFlags, GenerateOptions):
+        add_options(parser, table)
     add_sampling_flags(parser)
     add_pair_flags(parser, keys=True)
     return parser

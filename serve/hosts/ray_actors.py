@@ -18,8 +18,8 @@ from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports
 from ray.util.placement_group import PlacementGroup, placement_group  # pyright: ignore[reportMissingImports]
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
 
-from serve.options.executor.ray import RayOptions
 from serve.options.hosts import DRIVER, HostOptions
+from serve.options.ray import RayOptions
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 from serve.pair.notices import Notify

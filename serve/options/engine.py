@@ -1,52 +1,103 @@
-"""The engine's options as flags, for every command that builds an engine.
+"""The engine's options, for every command that builds an engine.
 
-A flag whose `dest` is a field of EngineConfig becomes an option of the engine; a new one needs
-nothing else. EngineConfig checks values and combinations.
+A row whose name is a field of EngineConfig becomes an option of the engine. EngineConfig checks
+values and combinations.
 """
 
 import argparse
+import json
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from convert.command_line.options import add_options, flags_of, option
+from convert.files.json_object import parse_value
 from eagle3_jax.engine.config import EngineConfig, KVScales
-from serve.options.kv_scale_file import read_kv_scales
-from serve.options.speculation import Speculation, add_speculation_flags
+from serve.images.options import ImageEngineFlags
+from serve.options.memory import OffloadingFlags
+from serve.options.parallel import ContextFlags, ParallelOptions
+from serve.options.speculation import Speculation, TreeFlags, add_speculation_flags
 
-KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
-KERNELS = ("auto", "pallas", "xla", "reference")
-HOW_TO_MEASURE = "eagle3-bench accept MODEL --draft DRAFT --measure-kv-scales FILE"
-COUNTS = {
-    "max_model_len": ("tokens of prompt + answer", "--max-model-len", "--context-length"),
-    "max_num_seqs": ("requests decoded together", "--max-num-seqs", "--max-running-requests"),
-    "page_size": ("tokens a cache page holds", "--block-size", "--page-size"),
-    "num_pages": ("pages of the KV cache", "--num-gpu-blocks-override"),
-    "prefill_chunk": (
-        "prompt tokens a chunk",
-        "--max-num-batched-tokens",
-        "--chunked-prefill-size",
-    ),
-}
-"""Fields that are counts -> their meaning and flags."""
+POOLS = ("target", "draft")
+MEASURED = "measured"
+
+
+def _default(field: str) -> str:
+    return f"; default {getattr(EngineConfig, field)}"
+
+
+@dataclass(frozen=True)
+class EngineFlags:
+    """Options of EngineConfig; those that are not given are None and have its defaults."""
+
+    max_model_len: int | None = option(
+        "--max-model-len, --context-length N",
+        "tokens of prompt + answer" + _default("max_model_len"),
+        int,
+    )
+    max_num_seqs: int | None = option(
+        "--max-num-seqs, --max-running-requests N",
+        "requests decoded together" + _default("max_num_seqs"),
+        int,
+    )
+    page_size: int | None = option(
+        "--block-size, --page-size N", "tokens of a cache page" + _default("page_size"), int
+    )
+    num_pages: int | None = option(
+        "--num-gpu-blocks-override N",
+        "pages of the KV cache; default: as many as --max-num-seqs requests of full length need",
+        int,
+    )
+    prefill_chunk: int | None = option(
+        "--max-num-batched-tokens, --chunked-prefill-size N",
+        "prompt tokens of a chunk" + _default("prefill_chunk"),
+        int,
+    )
+    kv_cache_dtype: str = option(
+        "--kv-cache-dtype",
+        "auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
+        default="auto",
+        choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
+    )
+    kv_cache_scale: str | None = option(
+        "--kv-cache-scale FILE|X",
+        "factors of an fp8 cache: FILE, one a pool (eagle3-bench accept MODEL --draft DRAFT "
+        "--measure-kv-scales FILE); or X for all pools",
+    )
+    kernels: str = option(
+        "--kernels",
+        "implementation of operations; auto: pallas on GPUs, xla on CPU",
+        default="auto",
+        choices=("auto", "pallas", "xla", "reference"),
+    )
+    xla_kernels: tuple[str, ...] = option(
+        "--xla-kernels NAME,...",
+        "operations that run without their kernel, as eagle3-bench doctor may advise",
+        lambda text: tuple(text.split(",")),
+        default=(),
+    )
+    enable_prefix_caching: bool = option(
+        "--enable-prefix-caching",
+        "reuse the cache pages of prompts that began alike (the default)",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+    )
+    disable_radix_cache: bool = option(
+        "--disable-radix-cache",
+        default=argparse.SUPPRESS,
+        action="store_false",
+        dest="enable_prefix_caching",
+    )
+    exact: bool = option("--exact", "same bits as plain decoding")
+
+
+TABLES = (EngineFlags, OffloadingFlags, ImageEngineFlags, ContextFlags, ParallelOptions)
 FLAGS = {
+    **{name: flag for name, flag in flags_of(*TABLES).items() if "_" in name},
+    **{name.removeprefix("speculative_"): flag for name, flag in flags_of(TreeFlags).items()},
     "adaptive": "--adaptive",
-    "data_parallel_size": "--data-parallel-size",
-    "decode_context_parallel_size": "--decode-context-parallel-size",
-    "eagle_topk": "--speculative-eagle-topk",
     "exact mode": "--exact",
-    "kv_cache_dtype": "--kv-cache-dtype",
-    "kv_cache_scale": "--kv-cache-scale",
-    "kv_offloading_bytes": "--kv-offloading-size",
-    "kv_offloading_least_tokens": "--kv-offloading-min-tokens",
-    "kv_offloading_dir": "--kv-offloading-dir",
-    "kv_offloading_dir_bytes": "--kv-offloading-dir-size",
-    "mm_draft_embedding": "--mm-draft-embedding",
-    "mm_encoder_cache_tokens": "--mm-encoder-cache-tokens",
-    "mm_encoder_tp_mode": "--mm-encoder-tp-mode",
-    "num_draft_tokens": "--speculative-num-draft-tokens",
-    "xla_kernels": "--xla-kernels",
-    **{field: flag for field, (_, flag, *_) in COUNTS.items()},
 }
 """Names in EngineConfig's errors -> flags of the command line."""
 
@@ -54,36 +105,11 @@ FLAGS = {
 def add_engine_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
     """Add the groups "speculation" and "engine"; `keys` as in `add_speculation_flags`."""
     add_speculation_flags(parser, keys=keys)
-    group = parser.add_argument_group("engine")
-    for field in COUNTS:
-        add_count_flag(group, field)
-    add_cache_dtype_flag(group)
-    add_scale_flag(group)
-    group.add_argument(
-        "--kernels",
-        choices=KERNELS,
-        default="auto",
-        help="how operations run; auto: pallas on GPUs, xla on CPU",
-    )
-    add_xla_kernels_flag(group)
-    group.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="reuse the cache pages of prompts that began alike (the default)",
-    )
-    group.add_argument(
-        "--disable-radix-cache",
-        action="store_false",
-        dest="enable_prefix_caching",
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
-    group.add_argument("--exact", action="store_true", help="same bits as plain decoding")
+    add_options(parser.add_argument_group("engine"), EngineFlags)
 
 
 def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> EngineConfig:
-    """Build the engine's configuration; sizes that are not given are EngineConfig's defaults.
+    """Build the engine's configuration; options that are not given have EngineConfig's defaults.
 
     Raises ValueError, naming the flag, for values that cannot work.
     """
@@ -91,7 +117,7 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
     found |= speculation.engine
     found["kv_cache_dtype"] = flags.kv_cache_dtype.removesuffix("_e4m3")
     if flags.kv_cache_scale is not None:
-        found["kv_cache_scale"] = read_scale(flags.kv_cache_scale)
+        found["kv_cache_scale"] = _read_scale(flags.kv_cache_scale)
     given = {name: value for name, value in found.items() if value not in (None, "auto")}
     try:
         return EngineConfig(**given)
@@ -99,45 +125,13 @@ def read_engine_config(flags: argparse.Namespace, speculation: Speculation) -> E
         raise ValueError(under_flags_names(str(error))) from error
 
 
-def add_count_flag(parser: Any, field: str) -> None:
-    """Add the flag of a field of COUNTS to a parser or group."""
-    meaning, *names = COUNTS[field]
-    default = getattr(EngineConfig, field) or "what that many requests of full length need"
-    text = f"{meaning}; default {default}"
-    parser.add_argument(*names, type=int, metavar="N", dest=field, help=text)
+def under_flags_names(message: str) -> str:
+    """Rewrite `page_size must be ...` as `--block-size must be ...`."""
+    names = "|".join(sorted(FLAGS, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])({names})(?!\w)", lambda found: FLAGS[found[1]], message)
 
 
-def add_cache_dtype_flag(parser: Any) -> None:
-    """Add --kv-cache-dtype to a parser or group."""
-    parser.add_argument(
-        "--kv-cache-dtype",
-        choices=KV_CACHE_DTYPES,
-        default="auto",
-        help="auto: as the model computes; fp8: e4m3, half the memory of bfloat16",
-    )
-
-
-def add_xla_kernels_flag(parser: Any) -> None:
-    """Add --xla-kernels to a parser or group."""
-    parser.add_argument(
-        "--xla-kernels",
-        type=lambda text: tuple(text.split(",")),
-        default=(),
-        metavar="NAME,...",
-        help="operations that run without their kernel, as eagle3-bench doctor may advise",
-    )
-
-
-def add_scale_flag(parser: Any) -> None:
-    """Add --kv-cache-scale to a parser or group."""
-    parser.add_argument(
-        "--kv-cache-scale",
-        metavar="FILE|X",
-        help=f"factors of an fp8 cache: FILE, one a pool ({HOW_TO_MEASURE}); or X for all pools",
-    )
-
-
-def read_scale(given: str) -> float | KVScales:
+def _read_scale(given: str) -> float | KVScales:
     """Return a number, or the factors in a file; ValueError for anything else."""
     try:
         return float(given)
@@ -152,7 +146,30 @@ def read_scale(given: str) -> float | KVScales:
         ) from error
 
 
-def under_flags_names(message: str) -> str:
-    """Rewrite `page_size must be ...` as `--block-size must be ...`."""
-    names = "|".join(sorted(FLAGS, key=len, reverse=True))
-    return re.sub(rf"(?<![\w-])({names})(?!\w)", lambda found: FLAGS[found[1]], message)
+def read_kv_scales(path: Path) -> KVScales:
+    """Read the factors of a file {"target": [...], "draft": [...]}; `measured` is ignored.
+
+    Raises ValueError, naming the file, for other content, and OSError if it cannot be read.
+    """
+    try:
+        found = parse_value(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(found, dict) or set(found) - {MEASURED} != set(POOLS):
+        raise ValueError(
+            f"{path} must be a JSON object with the lists `target` and `draft`, as "
+            "eagle3-bench accept --measure-kv-scales writes it"
+        )
+    lists = (found[name] for name in POOLS)
+    if not all(isinstance(it, list) and {*map(type, it)} <= {int, float} for it in lists):
+        raise ValueError(f"{path}: target and draft must be lists of numbers, one for each KV pool")
+    try:
+        return KVScales(tuple(found["target"]), tuple(found["draft"]))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write_kv_scales(path: Path, scales: KVScales, measured: dict[str, Any]) -> None:
+    """Write the file; `measured` describes the measurement."""
+    content = {"target": scales.target, "draft": scales.draft, MEASURED: measured}
+    path.write_text(json.dumps(content, indent=2) + "\n")

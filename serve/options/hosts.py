@@ -1,4 +1,4 @@
-"""Flags of an engine that spans several processes."""
+"""Options of an engine that spans several processes."""
 
 import argparse
 import os
@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from convert.command_line.options import flags_of, option
+
 DEFAULT_PORT, LAST_PORT = 8476, 65535
 KEY_FLAG = "--hosts-key-file"
 KEY_BYTES = 32
@@ -16,11 +18,38 @@ MAKE_KEY = "(umask 077; openssl rand -hex 32 > FILE)"
 DRIVER = -1
 """Id of a leading process without devices, where all numbered processes follow."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class HostFlags:
+    """Options of several hosts: the same command runs on each, but for its id."""
+
+    coordinator_address: str | None = option(
+        "--coordinator-address HOST:PORT", "of process 0, reachable from all others"
+    )
+    num_processes: int | None = option("--num-processes, --nnodes N", "number of processes", int)
+    process_id: int | None = option(
+        "--process-id, --node-rank I", "number of this process, 0..N-1", int
+    )
+    master_addr: str | None = option("--master-addr HOST", "vLLM's name of the coordinator's host")
+    master_port: int | None = option("--master-port PORT", None, int)
+    plan_port: int | None = option(
+        "--plan-port PORT", "of process 0; default: the coordinator's + 1", int
+    )
+    hosts_key_file: Path | None = option(
+        f"{KEY_FLAG} FILE", f"the key of all processes, mode 0600; make one: {MAKE_KEY}", Path
+    )
+    distributed: bool = option(
+        "--distributed", "take what is not given from LeaderWorkerSet's or Slurm's environment"
+    )
+
+
 FLAGS = {
-    "coordinator_address": "--coordinator-address",
-    "num_processes": "--num-processes",
-    "process_id": "--process-id",
+    name: flag
+    for name, flag in flags_of(HostFlags).items()
+    if name in ("coordinator_address", "num_processes", "process_id")
 }
+"""Options that a cluster's environment may give."""
 
 
 @dataclass(frozen=True)
@@ -65,40 +94,8 @@ class HostOptions:
         return joined(self.coordinator[0], self.plan_port)
 
 
-def add_host_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group."""
-    group = parser.add_argument_group("several hosts: the same command on each, but for its id")
-    group.add_argument(
-        FLAGS["coordinator_address"],
-        metavar="HOST:PORT",
-        help="of process 0, where all others can reach it",
-    )
-    group.add_argument(
-        FLAGS["num_processes"], "--nnodes", type=int, metavar="N", help="how many processes"
-    )
-    group.add_argument(
-        FLAGS["process_id"], "--node-rank", type=int, metavar="I", help="of this one, 0..N-1"
-    )
-    group.add_argument("--master-addr", metavar="HOST", help="vLLM's name of the coordinator")
-    group.add_argument("--master-port", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    group.add_argument(
-        "--plan-port", type=int, metavar="PORT", help="of process 0; default: the coordinator's + 1"
-    )
-    group.add_argument(
-        KEY_FLAG,
-        type=Path,
-        metavar="FILE",
-        help=f"the key that all share, of mode 0600; make one: {MAKE_KEY}",
-    )
-    group.add_argument(
-        "--distributed",
-        action="store_true",
-        help="what is not given comes from LeaderWorkerSet's or Slurm's environment",
-    )
-
-
 def read_host_options(flags: argparse.Namespace) -> HostOptions | None:
-    """Read the group, None for a single process; ValueError if flags are missing."""
+    """Read the table, None for a single process; ValueError if flags are missing."""
     given: dict[str, Any] = {name: getattr(flags, name) for name in FLAGS}
     if flags.master_addr and not flags.coordinator_address:
         port = flags.master_port or DEFAULT_PORT

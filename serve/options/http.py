@@ -1,134 +1,15 @@
-"""Flags of the server on the web: CORS, a path prefix, TLS."""
+"""Options of the server on the web: CORS, a path prefix, TLS."""
 
 import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from convert.command_line.options import flags_of, option, values_of
 from convert.files.json_object import parse_value
 
 ANY = ("*",)
 HOST = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*|[0-9a-fA-F:.]+")
-CLIENT_CERTIFICATES = {0: "not asked for", 1: "optional", 2: "required"}
-"""Values of --ssl-cert-reqs, as in Python's ssl.VerifyMode."""
-
-
-@dataclass(frozen=True)
-class Cors:
-    """Permissions of pages of other origins, under the names of Starlette's CORSMiddleware."""
-
-    allow_origins: tuple[str, ...]
-    allow_methods: tuple[str, ...] = ANY
-    allow_headers: tuple[str, ...] = ANY
-    allow_credentials: bool = False
-
-
-@dataclass(frozen=True)
-class Tls:
-    """TLS files in PEM form.
-
-    `certfile` may hold the key too. `ca_certs` and `cert_reqs` (as ssl.VerifyMode) verify clients.
-    """
-
-    certfile: Path
-    keyfile: Path | None = None
-    ca_certs: Path | None = None
-    cert_reqs: int = 0
-
-
-@dataclass(frozen=True)
-class HttpOptions:
-    """Values of the web flags.
-
-    `cors` None lets pages of other origins read nothing. `root_path` is the prefix that a proxy
-    removes, without a final slash. `checks_hosts` refuses requests for names not in
-    `allowed_hosts`.
-    """
-
-    cors: Cors | None = None
-    root_path: str = ""
-    tls: Tls | None = None
-    allowed_hosts: tuple[str, ...] = ()
-    checks_hosts: bool = False
-
-
-def add_http_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group, under vLLM's names."""
-    group = parser.add_argument_group("web")
-    add = group.add_argument
-    lists = {"type": _json_list, "metavar": "JSON"}
-    add("--allowed-origins", **lists, help='whose pages may ask, ["https://a.org"] or ["*"]')
-    add("--allowed-methods", **lists, help="of those pages; default: all")
-    add("--allowed-headers", **lists, help="of those pages; default: all")
-    add(
-        "--allow-credentials",
-        action="store_true",
-        help="those pages may send cookies and certificates; not with the origin *",
-    )
-    add(
-        "--allowed-hosts",
-        nargs="+",
-        type=_host,
-        default=(),
-        metavar="NAME",
-        help="names that requests may be for, besides localhost and the server's addresses: "
-        "llm.example.org, *.example.org or * for any; without an API key on a loopback address "
-        "others are refused",
-    )
-    add("--root-path", default="", metavar="PATH", help="that a proxy in front takes off, /llm")
-    add("--ssl-certfile", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
-    add("--ssl-keyfile", type=Path, metavar="FILE", help="its key, where it is not in that file")
-    add("--ssl-ca-certs", type=Path, metavar="FILE", help="who may sign clients' certificates")
-    add(
-        "--ssl-cert-reqs",
-        type=int,
-        choices=tuple(CLIENT_CERTIFICATES),
-        default=0,
-        help="clients' certificates: "
-        + ", ".join(f"{value} {text}" for value, text in CLIENT_CERTIFICATES.items()),
-    )
-
-
-def read_http_options(flags: argparse.Namespace) -> HttpOptions:
-    """Read the web flags; ValueError, naming the flag, for invalid or ineffective values."""
-    path = flags.root_path.rstrip("/")
-    if path and not path.startswith("/"):
-        raise ValueError(f"--root-path must begin with a slash; got {flags.root_path!r}")
-    return HttpOptions(_read_cors(flags), path, _read_tls(flags), tuple(flags.allowed_hosts))
-
-
-def _read_cors(flags: argparse.Namespace) -> Cors | None:
-    others = {
-        "--allowed-methods": flags.allowed_methods,
-        "--allowed-headers": flags.allowed_headers,
-        "--allow-credentials": flags.allow_credentials,
-    }
-    if not flags.allowed_origins:
-        given = [name for name, value in others.items() if value]
-        if given:
-            raise ValueError(f"{given[0]} says what --allowed-origins may do: name some")
-        return None
-    if flags.allow_credentials and "*" in flags.allowed_origins:
-        raise ValueError("--allow-credentials: name the origins that may; --allowed-origins is *")
-    return Cors(
-        flags.allowed_origins,
-        flags.allowed_methods or ANY,
-        flags.allowed_headers or ANY,
-        flags.allow_credentials,
-    )
-
-
-def _read_tls(flags: argparse.Namespace) -> Tls | None:
-    if flags.ssl_certfile is None:
-        others = {"--ssl-keyfile": flags.ssl_keyfile, "--ssl-ca-certs": flags.ssl_ca_certs}
-        others["--ssl-cert-reqs"] = flags.ssl_cert_reqs
-        given = [name for name, value in others.items() if value]
-        if given:
-            raise ValueError(f"{given[0]} needs --ssl-certfile")
-        return None
-    if flags.ssl_cert_reqs and flags.ssl_ca_certs is None:
-        raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: who signs those certificates")
-    return Tls(flags.ssl_certfile, flags.ssl_keyfile, flags.ssl_ca_certs, flags.ssl_cert_reqs)
 
 
 def _host(text: str) -> str:
@@ -146,3 +27,114 @@ def _json_list(text: str) -> tuple[str, ...]:
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise argparse.ArgumentTypeError(f'must be a JSON list, such as ["*"]; got {text}')
     return tuple(entries)
+
+
+@dataclass(frozen=True)
+class Cors:
+    """Permissions of pages of other origins, under the names of Starlette's CORSMiddleware."""
+
+    allow_origins: tuple[str, ...] = option(
+        "--allowed-origins JSON",
+        'origins whose pages may send requests, ["https://a.org"] or ["*"]',
+        _json_list,
+        default=(),
+    )
+    allow_methods: tuple[str, ...] = option(
+        "--allowed-methods JSON", "their methods; default: all", _json_list, default=ANY, unset=True
+    )
+    allow_headers: tuple[str, ...] = option(
+        "--allowed-headers JSON", "their headers; default: all", _json_list, default=ANY, unset=True
+    )
+    allow_credentials: bool = option(
+        "--allow-credentials", "let them send cookies and certificates; not with the origin *"
+    )
+
+
+@dataclass(frozen=True)
+class Tls:
+    """TLS files in PEM form.
+
+    `certfile` may hold the key too. `ca_certs` and `cert_reqs` (as ssl.VerifyMode) verify clients.
+    """
+
+    certfile: Path | None = option(
+        "--ssl-certfile FILE", "serve HTTPS with this certificate (PEM)", Path
+    )
+    keyfile: Path | None = option(
+        "--ssl-keyfile FILE", "its key, if the certificate's file has none", Path
+    )
+    ca_certs: Path | None = option(
+        "--ssl-ca-certs FILE", "authorities that sign clients' certificates", Path
+    )
+    cert_reqs: int = option(
+        "--ssl-cert-reqs",
+        "clients' certificates: 0 not requested, 1 optional, 2 required",
+        int,
+        default=0,
+        choices=(0, 1, 2),
+    )
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Values of the web flags.
+
+    `cors` None lets pages of other origins read nothing. `root_path` has no final slash.
+    `checks_hosts` refuses requests for names not in `allowed_hosts`.
+    """
+
+    cors: Cors | None = None
+    root_path: str = option(
+        "--root-path PATH", "prefix that a proxy in front removes, such as /llm", default=""
+    )
+    tls: Tls | None = None
+    allowed_hosts: tuple[str, ...] = option(
+        "--allowed-hosts NAME",
+        "names that requests may be for, besides localhost and the server's addresses: "
+        "llm.example.org, *.example.org or * for any; without an API key on a loopback address "
+        "others are refused",
+        _host,
+        default=(),
+        nargs="+",
+    )
+    checks_hosts: bool = False
+
+
+TABLES = (Cors, HttpOptions, Tls)
+
+
+def read_http_options(flags: argparse.Namespace) -> HttpOptions:
+    """Read the tables; ValueError, naming the flag, for invalid or ineffective values."""
+    given = values_of(HttpOptions, flags)
+    path = given.pop("root_path").rstrip("/")
+    if path and not path.startswith("/"):
+        raise ValueError(f"--root-path must begin with a slash; got {flags.root_path!r}")
+    return HttpOptions(_read_cors(flags), path, _read_tls(flags), **given)
+
+
+def _read_cors(flags: argparse.Namespace) -> Cors | None:
+    given = values_of(Cors, flags)
+    cors = Cors(**{name: value for name, value in given.items() if value})  # []: the default
+    if not cors.allow_origins:
+        _require_nothing(Cors, flags, "--allowed-origins")
+        return None
+    if cors.allow_credentials and "*" in cors.allow_origins:
+        raise ValueError("--allow-credentials: name the origins that may; --allowed-origins is *")
+    return cors
+
+
+def _read_tls(flags: argparse.Namespace) -> Tls | None:
+    tls = Tls(**values_of(Tls, flags))
+    if tls.certfile is None:
+        _require_nothing(Tls, flags, "--ssl-certfile")
+        return None
+    if tls.cert_reqs and tls.ca_certs is None:
+        raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: who signs those certificates")
+    return tls
+
+
+def _require_nothing(table: type, flags: argparse.Namespace, needed: str) -> None:
+    """Raise ValueError for an option of a table that has no effect without the option `needed`."""
+    for name, flag in flags_of(table).items():
+        if getattr(flags, name):
+            raise ValueError(f"{flag} needs {needed}")

@@ -1,15 +1,64 @@
-"""Flags of the fraction of GPU memory to use: vLLM's and SGLang's, which count differently."""
+"""Options of memory: the fraction of the GPUs' to use, and pages below the GPUs' memory."""
 
 import argparse
-import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+
+from convert.command_line.options import SHARE, flags_of, option
 
 GIB = 2**30
 VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """Fraction that JAX's allocator takes, 0.75 if neither is set; the second is the older name."""
 FOR_PROGRAMS = 0.1
 MOST = 0.98
+
+
+@dataclass(frozen=True)
+class ShareFlags:
+    """The fraction of a GPU's memory: vLLM's option and SGLang's, which count differently."""
+
+    gpu_memory_utilization: float | None = option(
+        "--gpu-memory-utilization F",
+        "share of a GPU's memory, 0..1; the KV cache fills what weights and programs leave",
+        SHARE,
+    )
+    mem_fraction_static: float | None = option(
+        "--mem-fraction-static F",
+        "SGLang's: the share without the memory of programs, which comes on top",
+        SHARE,
+    )
+
+
+@dataclass(frozen=True)
+class OffloadingFlags:
+    """Options of pages below the GPUs' memory; those of EngineConfig have its names."""
+
+    kv_offloading_bytes: int | None = option(
+        "--kv-offloading-size GIB",
+        "host memory, over all devices, for pages that the KV cache has no room for",
+        unit=GIB,
+    )
+    kv_offloading_backend: str = option(
+        "--kv-offloading-backend",
+        "the store of these pages; only this engine's own is built",
+        default="native",
+        choices=("native",),
+    )
+    kv_offloading_least_tokens: int | None = option(
+        "--kv-offloading-min-tokens N",
+        "prefill fewer cached tokens than these again instead of loading them; default 1, any "
+        "page; eagle3-plan recommends a number for slow links",
+        int,
+    )
+    kv_offloading_dir: str | None = option(
+        "--kv-offloading-dir DIR",
+        "keeps what comes to that memory, so that it survives a restart",
+    )
+    kv_offloading_dir_bytes: int | None = option(
+        "--kv-offloading-dir-size GIB",
+        "its size; the least recently used pages are deleted",
+        unit=GIB,
+    )
 
 
 @dataclass(frozen=True)
@@ -32,80 +81,20 @@ class MemoryShare:
         return float(environment[VARIABLES[0]])
 
 
-def add_memory_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group."""
-    group = parser.add_argument_group("memory")
-    group.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        metavar="F",
-        help="share of a GPU's memory, 0..1; the KV cache fills what weights and programs leave",
-    )
-    group.add_argument(
-        "--mem-fraction-static",
-        type=float,
-        metavar="F",
-        help="SGLang's: the share without what programs need, which comes on top",
-    )
-    group.add_argument(
-        "--kv-offloading-size",
-        type=_gibibytes,
-        dest="kv_offloading_bytes",
-        metavar="GIB",
-        help="host memory, over all devices, for pages that the KV cache has no room for",
-    )
-    group.add_argument(
-        "--kv-offloading-backend",
-        choices=("native",),
-        default="native",
-        help="who keeps them; others than this engine itself are not built",
-    )
-    group.add_argument(
-        "--kv-offloading-min-tokens",
-        type=int,
-        dest="kv_offloading_least_tokens",
-        metavar="N",
-        help="fewer than these are prefilled again, not loaded; default 1, any page; eagle3-plan "
-        "recommends one for slow links",
-    )
-    group.add_argument(
-        "--kv-offloading-dir",
-        metavar="DIR",
-        help="keeps what comes to that memory, so that it survives a restart",
-    )
-    group.add_argument(
-        "--kv-offloading-dir-size",
-        type=_gibibytes,
-        dest="kv_offloading_dir_bytes",
-        metavar="GIB",
-        help="how much of it; the longest unused pages go",
-    )
-
-
-def _gibibytes(text: str) -> int:
-    size = float(text)
-    if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"must be above 0, in GiB; got {text}")
-    return int(size * GIB)
-
-
 def read_memory_share(
     flags: argparse.Namespace, *, several_hosts: bool = False
 ) -> MemoryShare | None:
-    """Read the fraction; ValueError, naming the flag, for a bad one or several cache sizes."""
+    """Read the fraction; ValueError, naming the flags, for several sizes of the cache."""
     if several_hosts and flags.kv_offloading_dir:
         raise ValueError("--kv-offloading-dir: several processes as one engine keep none on disk")
-    names = ("gpu_memory_utilization", "mem_fraction_static", "num_pages")
-    given = {name: value for name in names if (value := getattr(flags, name)) is not None}
-    others = {"num_pages": "--num-gpu-blocks-override"}
-    texts = [others.get(name, f"--{name.replace('_', '-')}") for name in given]
+    names = flags_of(ShareFlags) | {"num_pages": "--num-gpu-blocks-override"}
+    given = [name for name in names if getattr(flags, name) is not None]
     if len(given) > 1:
-        raise ValueError(f"each of them sizes the KV cache, give one: {', '.join(texts)}")
-    if not given or names[2] in given:
+        listed = ", ".join(names[name] for name in given)
+        raise ValueError(f"each of these sizes the KV cache, give one: {listed}")
+    if given in ([], ["num_pages"]):
         return None
-    ((name, share),) = given.items()
+    (name,) = given
     if several_hosts:
-        raise ValueError(f"{texts[0]}: several hosts must agree, set --num-gpu-blocks-override")
-    if not 0 < share <= 1:
-        raise ValueError(f"{texts[0]} must be in (0, 1]; got {share}")
-    return MemoryShare(share, programs_on_top=name == names[1])
+        raise ValueError(f"{names[name]}: several hosts must agree, set --num-gpu-blocks-override")
+    return MemoryShare(getattr(flags, name), programs_on_top=name == "mem_fraction_static")

@@ -4,16 +4,56 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from convert.command_line.options import add_options, option
+from convert.hub.source import Source, add_hub_flags, source_of
 from eagle3_jax.engine.config import EngineConfig
-from serve.options.checkpoint import LoadOptions, add_load_flags, read_load_options
+from serve.options.checkpoint import LoadOptions, read_load_options
 from serve.options.engine import add_engine_flags, read_engine_config
-from serve.options.memory import MemoryShare, add_memory_flags, read_memory_share
+from serve.options.memory import MemoryShare, OffloadingFlags, ShareFlags, read_memory_share
 from serve.options.parallel import ParallelOptions, add_parallel_flags, read_parallel_options
-from serve.options.sources import PairSources, add_source_flags, read_sources
 from serve.options.speculation import Speculation, read_speculation
 
 DEMO, DEMO_VISION = "eagle3-demo", "eagle3-demo-vision"
 """Names of the embedded pairs for text and for images, as clients see them."""
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """The model, as an argument or as --model, since other engines have both forms."""
+
+    model_positional: str | None = option("MODEL", "checkpoint directory, or hub id", nargs="?")
+    model: str | None = option("--model, --model-path MODEL", "the same")
+    demo: str = option("--demo", "the embedded pair", default="", action="store_const", const=DEMO)
+    demo_vision: str = option(
+        "--demo-vision",
+        "the embedded pair that sees pictures of shapes",
+        default=argparse.SUPPRESS,
+        action="store_const",
+        const=DEMO_VISION,
+        dest="demo",
+    )
+
+
+@dataclass(frozen=True)
+class TokenizerFlags:
+    """The tokenizer, if it is not the model's."""
+
+    tokenizer: str | None = option(
+        "--tokenizer, --tokenizer-path MODEL",
+        "source of tokenizer and chat template; default: the model",
+    )
+    tokenizer_revision: str | None = option(
+        "--tokenizer-revision REV", "its revision, if it is a hub id"
+    )
+
+
+@dataclass(frozen=True)
+class PairSources:
+    """The sources of a pair; no target means an embedded pair, no tokenizer the target's."""
+
+    target: Source | None = None
+    draft: Source | None = None
+    tokenizer: Source | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,42 +74,33 @@ class PairOptions:
     memory: MemoryShare | None
 
 
-def add_demo_flags(parser: Any) -> None:
-    """Add --demo and --demo-vision to a parser or group; both set `demo`, else it is empty."""
-    add = parser.add_argument
-    add("--demo", action="store_const", const=DEMO, default="", help="the embedded pair")
-    add(
-        "--demo-vision",
-        action="store_const",
-        const=DEMO_VISION,
-        dest="demo",
-        default=argparse.SUPPRESS,
-        help="the embedded pair that sees pictures of shapes",
-    )
+def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the tokenizer as a group."""
+    add_options(parser.add_argument_group("tokenizer"), TokenizerFlags)
 
 
 def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
     """Add the groups of a pair and its engine; `keys` as in `add_speculation_flags`."""
-    add_source_flags(parser)
+    add_hub_flags(parser)
+    add_tokenizer_flags(parser)
     add_engine_flags(parser, keys=keys)
-    add_memory_flags(parser)
-    add_load_flags(parser)
+    memory = parser.add_argument_group("memory")
+    add_options(memory, ShareFlags)
+    add_options(memory, OffloadingFlags)
+    add_options(parser.add_argument_group("loading"), LoadOptions)
     add_parallel_flags(parser, data=True)
 
 
-def read_pair_options(
-    flags: argparse.Namespace, model: str | None, *, several_hosts: bool = False
-) -> dict[str, Any]:
+def read_pair_options(flags: argparse.Namespace, *, several_hosts: bool = False) -> dict[str, Any]:
     """Return the fields of PairOptions; ValueError, naming the flag, for unusable values."""
-    if bool(model) == bool(flags.demo):
-        raise ValueError("give one of MODEL, a checkpoint directory or hub id, and --demo")
+    model = _model(flags)
     speculation = read_speculation(flags)
     engine = read_engine_config(flags, speculation)
     proposes = bool(flags.demo or speculation.draft) and engine.num_speculative_tokens > 0
     return {
         "model": model,
         "demo": flags.demo,
-        "sources": read_sources(flags, model, speculation),
+        "sources": _read_sources(flags, model, speculation),
         "speculation": speculation,
         "engine": engine,
         "max_model_len": flags.max_model_len,
@@ -77,3 +108,37 @@ def read_pair_options(
         "parallel": read_parallel_options(flags, speculation.draft_tensor_parallel_size),
         "memory": read_memory_share(flags, several_hosts=several_hosts),
     }
+
+
+def _model(flags: argparse.Namespace) -> str | None:
+    """Return the model; ValueError for two, unless one is from --config, which is overridden."""
+    first, second = flags.model_positional, flags.model
+    if first and second and first != second and not getattr(flags, "config", None):
+        raise ValueError(f"two models are named: {first} and --model {second}")
+    model = first or second
+    if bool(model) == bool(flags.demo):
+        raise ValueError("give one of MODEL, a checkpoint directory or hub id, and --demo")
+    return model
+
+
+def _read_sources(
+    flags: argparse.Namespace, model: str | None, speculation: Speculation
+) -> PairSources:
+    """Read the sources; ValueError for a revision of a source that has none."""
+    if flags.revision and not model:
+        raise ValueError("--revision belongs to a hub id; --demo has no revisions")
+    draft = speculation.draft
+    return PairSources(
+        source_of(flags, model, flags.revision) if model else None,
+        source_of(flags, draft, speculation.revision) if draft else None,
+        tokenizer_source(flags),
+    )
+
+
+def tokenizer_source(flags: argparse.Namespace) -> Source | None:
+    """Return the requested tokenizer's source; ValueError for a revision without one."""
+    if flags.tokenizer:
+        return source_of(flags, flags.tokenizer, flags.tokenizer_revision)
+    if flags.tokenizer_revision:
+        raise ValueError("--tokenizer-revision belongs to --tokenizer; the model's is --revision")
+    return None

@@ -1,35 +1,59 @@
-"""Flags of tensor, expert, data and decode context parallelism."""
+"""Options of tensor, expert, data and decode context parallelism."""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-DATA_FLAG, DATA_ALIASES = "--data-parallel-size", ("-dp", "--dp", "--dp-size")
-ONE_OF_EACH = {
-    "--pipeline-parallel-size": ("-pp", "--pp", "--pp-size"),
-    "--prefill-context-parallel-size": ("-pcp",),
-}
-"""Known flags that must be 1."""
+from convert.command_line.options import COUNT, Parse, add_options, option
+
+DATA_FLAG = "--data-parallel-size"
 ONE_SERVER_EACH = (
     "run one server for each replica and a router before them, or set --tensor-parallel-size"
 )
+
+
+def _one(instead: str) -> Parse:
+    """Return a parser that accepts only 1, and otherwise suggests `instead`."""
+
+    def parse(text: str) -> int:
+        if text != "1":
+            raise argparse.ArgumentTypeError(f"must be 1: {instead}; got {text}")
+        return 1
+
+    return parse
 
 
 @dataclass(frozen=True)
 class ParallelOptions:
     """Numbers of devices for target and draft; the draft's is 1 or the target's.
 
-    `enable_expert_parallel` splits by whole experts. `data_parallel_size` counts replicas of all
-    but the experts. `kv_cache_interleave_size`: see `add_interleave_flag`.
+    `data_parallel_size` counts replicas of all but the experts.
     """
 
-    tensor_parallel_size: int = 1
-    enable_expert_parallel: bool = False
+    tensor_parallel_size: int = option(
+        "--tensor-parallel-size, -tp, --tp, --tp-size N",
+        "devices that divide the weights",
+        COUNT,
+        default=1,
+    )
+    enable_expert_parallel: bool = option(
+        "--enable-expert-parallel", "give each device whole experts instead of a part of each"
+    )
     draft_tensor_parallel_size: int = 1
-    kv_cache_interleave_size: int | None = None
-    data_parallel_size: int = 1
+    kv_cache_interleave_size: int | None = option(
+        "--dcp-kv-cache-interleave-size, --cp-kv-cache-interleave-size N",
+        "consecutive tokens of a divided context on a device: always --block-size, and the command "
+        "says so if N differs",
+        COUNT,
+    )
+    data_parallel_size: int = option(
+        f"{DATA_FLAG}, -dp, --dp, --dp-size N",
+        "replicas of as many devices, each with its own requests and KV cache; whole experts lie "
+        "over all of them (--enable-expert-parallel)",
+        COUNT,
+        default=1,
+    )
 
     @property
     def devices(self) -> int:
@@ -42,73 +66,51 @@ class ParallelOptions:
         return self.draft_tensor_parallel_size > 1
 
 
+@dataclass(frozen=True)
+class ContextFlags:
+    """More options of several devices; the first is EngineConfig's."""
+
+    decode_context_parallel_size: int = option(
+        "--decode-context-parallel-size, -dcp N",
+        "of these, neighbours that divide a context which all of them need (of latents, or of a KV "
+        "head that they share): N times as many tokens fit",
+        COUNT,
+        default=1,
+    )
+    expert_parallel_size: int | None = option(
+        "--expert-parallel-size, --ep, --ep-size N", None, int
+    )
+    pipeline_parallel_size: int = option(
+        "--pipeline-parallel-size, -pp, --pp, --pp-size N", None, _one(ONE_SERVER_EACH), default=1
+    )
+    prefill_context_parallel_size: int = option(
+        "--prefill-context-parallel-size, -pcp N", None, _one(ONE_SERVER_EACH), default=1
+    )
+
+
+@dataclass(frozen=True)
+class NoReplicas:
+    """The option of replicas for commands that have none."""
+
+    data_parallel_size: int = option(
+        f"{DATA_FLAG}, -dp, --dp, --dp-size N",
+        None,
+        _one("eagle3-serve and eagle3-generate run replicas; eagle3-plan says their effect"),
+        default=1,
+    )
+
+
 ONE_DEVICE = ParallelOptions()
 
 
 def add_parallel_flags(parser: argparse.ArgumentParser, *, data: bool = False) -> None:
-    """Add the flags as a group; `data` if the command may run replicas."""
+    """Add the options as a group; `data` if the command may run replicas."""
     group = parser.add_argument_group("several devices")
-    group.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        "--tp",
-        "--tp-size",
-        type=int,
-        default=1,
-        metavar="N",
-        help="devices that share the weights",
-    )
-    group.add_argument(
-        "--enable-expert-parallel",
-        action="store_true",
-        help="each holds whole experts, not a part of every one",
-    )
-    group.add_argument(
-        "--expert-parallel-size", "--ep", "--ep-size", type=int, help=argparse.SUPPRESS
-    )
-    group.add_argument(
-        "--decode-context-parallel-size",
-        "-dcp",
-        type=int,
-        default=1,
-        metavar="N",
-        help="of these, neighbours that divide a context which all of them need (of latents, or of "
-        "a KV head that they share): N times as many tokens fit",
-    )
-    add_interleave_flag(group)
-    if data:
-        group.add_argument(
-            DATA_FLAG,
-            *DATA_ALIASES,
-            type=partial(_positive, "of replicas"),
-            default=1,
-            metavar="N",
-            help="replicas of as many devices, each with requests and KV cache of its own; whole "
-            "experts lie over all of them (--enable-expert-parallel)",
-        )
-    else:
-        add_no_replicas(parser, "eagle3-serve and eagle3-generate run replicas")
-    for name, aliases in ONE_OF_EACH.items():
-        parser.add_argument(name, *aliases, type=_one, default=1, help=argparse.SUPPRESS)
-
-
-def add_no_replicas(parser: Any, instead: str) -> None:
-    """Add a flag of replicas that accepts only 1, and otherwise suggests `instead`."""
-    refused = partial(_one, instead=instead)
-    parser.add_argument(DATA_FLAG, *DATA_ALIASES, type=refused, default=1, help=argparse.SUPPRESS)
-
-
-def add_interleave_flag(group: Any) -> None:
-    """Add the flag for consecutive tokens of a divided context, under vLLM's names."""
-    group.add_argument(
-        "--dcp-kv-cache-interleave-size",
-        "--cp-kv-cache-interleave-size",
-        dest="kv_cache_interleave_size",
-        type=partial(_positive, "of tokens"),
-        metavar="N",
-        help="tokens of such a context that a device keeps in a row: always --block-size, a line "
-        "says so where N is another number",
-    )
+    sizes = ["tensor_parallel_size", "enable_expert_parallel", "kv_cache_interleave_size"]
+    add_options(group, ParallelOptions, *sizes, *(["data_parallel_size"] if data else []))
+    add_options(group, ContextFlags)
+    if not data:
+        add_options(group, NoReplicas)
 
 
 def notify_of_interleaving(
@@ -125,15 +127,13 @@ def notify_of_interleaving(
 def read_parallel_options(
     flags: argparse.Namespace, draft_tensor_parallel_size: Any = None
 ) -> ParallelOptions:
-    """Read the group; ValueError, naming the flag, for unsupported sizes.
+    """Read the tables; ValueError, naming the flag, for unsupported sizes.
 
     `draft_tensor_parallel_size` is the speculative config's, None for the target's.
     """
     size, experts = flags.tensor_parallel_size, flags.expert_parallel_size
     replicas = flags.data_parallel_size
-    if size < 1:
-        raise ValueError(f"--tensor-parallel-size must be at least 1; got {size}")
-    if (contexts := flags.decode_context_parallel_size) < 1 or size % contexts:
+    if size % (contexts := flags.decode_context_parallel_size):
         raise ValueError(
             f"--decode-context-parallel-size must divide --tensor-parallel-size {size}; "
             f"got {contexts}"
@@ -155,15 +155,3 @@ def read_parallel_options(
             "and nothing else; for servers that share nothing, start one for each and a router"
         )
     return ParallelOptions(size, by_expert, draft, flags.kv_cache_interleave_size, replicas)
-
-
-def _positive(what: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number {what}, 1 or more; got {text}")
-    return int(text)
-
-
-def _one(text: str, instead: str = ONE_SERVER_EACH) -> int:
-    if text != "1":
-        raise argparse.ArgumentTypeError(f"must be 1: {instead}; got {text}")
-    return 1

@@ -1,25 +1,110 @@
-"""Flags of speculation: vLLM's --speculative-config, its keys as flags, and SGLang's."""
+"""Options of speculation: vLLM's --speculative-config, its keys as flags, and SGLang's."""
 
-import argparse
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from convert.files.json_object import parse_value
+from convert.command_line.options import add_options, flags_of, json_object, option
 from eagle3_jax.engine.config import EngineConfig
 
 DEFAULT_K = EngineConfig.num_speculative_tokens
 DRAFT_KEYS = ("quantization", "max_model_len", "kv_cache_dtype")
 """vLLM's keys for the draft alone. Here tensors define its quantisation, and it shares the target's
 length and cache dtype."""
-KEY_FLAGS = {
-    "model": "--draft",
-    "revision": "--draft-revision",
-    "num_speculative_tokens": "--num-speculative-tokens",
-    "rejection_sample_method": "--rejection-sample-method",
-    "synthetic_acceptance_length": "--synthetic-acceptance-length",
+NUMBER = (int, float)
+SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
+    "model": ((str,), "a directory or a hub id"),
+    "revision": ((str,), "a branch, tag or commit"),
+    "method": ((str,), "'eagle3'"),
+    "num_speculative_tokens": ((int,), "an integer"),
+    "num_speculative_tokens_per_batch_size": (
+        [(list,)],
+        "a list of [first batch size, last batch size, k]",
+    ),
+    "draft_tensor_parallel_size": ((int,), "an integer"),
+    "rejection_sample_method": ((str,), "a name"),
+    "synthetic_acceptance_length": (NUMBER, "a number"),
+    "synthetic_acceptance_rates": ([NUMBER], "a list of numbers"),
 }
-"""Keys of --speculative-config that some commands have as flags."""
+"""Keys of --speculative-config -> type and description of their values."""
+KEYS = {"draft": "model", "draft_revision": "revision"}
+"""Options whose keys of --speculative-config have other names."""
+
+
+def _is(kind: Any, value: Any) -> bool:
+    """Return whether a value has one of the types, or is a list of such; bools are no numbers."""
+    if isinstance(kind, list):
+        return type(value) is list and all(_is(kind[0], item) for item in value)
+    return type(value) in kind
+
+
+def _read_config(text: str) -> dict[str, Any]:
+    config = json_object(text)
+    known = (*SPECULATIVE_KEYS, *DRAFT_KEYS)
+    if unknown := sorted(set(config) - set(known)):
+        raise ArgumentTypeError(f"has unknown keys {unknown}; there are {', '.join(known)}")
+    for key, value in config.items():
+        kind, expected = SPECULATIVE_KEYS.get(key, ((type(value),), ""))
+        if value is not None and not _is(kind, value):
+            raise ArgumentTypeError(f"{key} must be {expected}; got {value!r}")
+    return config
+
+
+@dataclass(frozen=True)
+class KeyFlags:
+    """Keys of --speculative-config that some commands have as flags."""
+
+    draft: str | None = option("--draft DRAFT", "draft checkpoint directory, or hub id")
+    draft_revision: str | None = option("--draft-revision REV", "of its hub id")
+    num_speculative_tokens: int | None = option(
+        "--num-speculative-tokens K",
+        f"0..8, 0 is plain decoding; default: {DEFAULT_K} with a draft",
+        int,
+    )
+    rejection_sample_method: str | None = option(
+        "--rejection-sample-method NAME", "coupled (default), standard or synthetic"
+    )
+    synthetic_acceptance_length: float | None = option(
+        "--synthetic-acceptance-length L", "mean tokens of a round", float
+    )
+
+
+@dataclass(frozen=True)
+class SpeculationFlags:
+    """vLLM's configuration, and SGLang's options of a chain."""
+
+    speculative_config: dict[str, Any] | None = option(
+        "--speculative-config JSON", f"keys: {', '.join(SPECULATIVE_KEYS)}", _read_config
+    )
+    adaptive: bool = option(
+        "--adaptive",
+        "choose k in each round, 0..num_speculative_tokens, by measured tokens a second",
+    )
+    speculative_algorithm: str | None = option("--speculative-algorithm EAGLE3", "SGLang's flags:")
+    speculative_draft_model_path: str | None = option(
+        "--speculative-draft-model-path DRAFT", "draft directory, or hub id"
+    )
+    speculative_draft_model_revision: str | None = option(
+        "--speculative-draft-model-revision REV", "of its hub id"
+    )
+    speculative_num_steps: int | None = option(
+        "--speculative-num-steps K", f"drafts of a round; default {DEFAULT_K}", int
+    )
+
+
+@dataclass(frozen=True)
+class TreeFlags:
+    """SGLang's options of a tree."""
+
+    speculative_eagle_topk: int | None = option(
+        "--speculative-eagle-topk N", "children of a node; default 1, a chain", int
+    )
+    speculative_num_draft_tokens: int | None = option(
+        "--speculative-num-draft-tokens N",
+        "nodes of a tree to verify, its root included; K+1 in a chain",
+        int,
+    )
 
 
 @dataclass(frozen=True)
@@ -38,60 +123,14 @@ class Speculation:
     without_effect: tuple[str, ...] = ()
 
 
-def add_speculation_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> None:
-    """Add the flags as a group; `keys` adds those of KEY_FLAGS."""
+def add_speculation_flags(parser: ArgumentParser, *, keys: bool = False) -> None:
+    """Add the options as a group; `keys` adds KeyFlags."""
     group = parser.add_argument_group("speculation")
-    add = group.add_argument
-    if keys:
-        add("--draft", metavar="DRAFT", help="draft checkpoint directory, or hub id")
-        add("--draft-revision", metavar="REV", help="of its hub id")
-        add(
-            "--num-speculative-tokens",
-            type=int,
-            metavar="K",
-            help=f"0..8, 0 is plain decoding; default: {DEFAULT_K} with a draft",
-        )
-        add(
-            "--rejection-sample-method",
-            metavar="NAME",
-            help="coupled (default), standard or synthetic",
-        )
-        add("--synthetic-acceptance-length", type=float, metavar="L", help="mean tokens a round")
-    add("--speculative-config", metavar="JSON", help=f"keys: {', '.join(SPECULATIVE_KEYS)}")
-    add(
-        "--adaptive",
-        action="store_true",
-        help="choose k round by round, 0..num_speculative_tokens, by measured tokens a second",
-    )
-    add("--speculative-algorithm", metavar="EAGLE3", help="SGLang's flags:")
-    add("--speculative-draft-model-path", metavar="DRAFT", help="draft directory, or hub id")
-    add("--speculative-draft-model-revision", metavar="REV", help="of its hub id")
-    add(
-        "--speculative-num-steps",
-        type=int,
-        metavar="K",
-        help=f"drafts a round; default {DEFAULT_K}",
-    )
-    add_tree_flags(group)
+    for table in (*([KeyFlags] if keys else []), SpeculationFlags, TreeFlags):
+        add_options(group, table)
 
 
-def add_tree_flags(parser: Any) -> None:
-    """Add SGLang's flags of a tree to a parser or group."""
-    parser.add_argument(
-        "--speculative-eagle-topk",
-        type=int,
-        metavar="N",
-        help="children a node; default 1, a chain",
-    )
-    parser.add_argument(
-        "--speculative-num-draft-tokens",
-        type=int,
-        metavar="N",
-        help="nodes of a tree to verify, the verified token among them; K+1 in a chain",
-    )
-
-
-def read_speculation(flags: argparse.Namespace) -> Speculation:
+def read_speculation(flags: Namespace) -> Speculation:
     """Read the group; ValueError, naming flag or key, for bad values, no draft or too many."""
     speculation = _as_given(flags)
     if flags.demo and speculation.draft:
@@ -107,45 +146,28 @@ def read_speculation(flags: argparse.Namespace) -> Speculation:
     return speculation
 
 
-def _as_given(flags: argparse.Namespace) -> Speculation:
+def _as_given(flags: Namespace) -> Speculation:
     """Read the one form that was used: JSON, its keys as flags, or SGLang's flags."""
     given = {name: value for name, value in vars(flags).items() if value is not None}
     config = given.pop("speculative_config", None)
     sglang = [name for name in given if name.startswith("speculative_")]
-    dests = {key: flag[2:].replace("-", "_") for key, flag in KEY_FLAGS.items()}
-    keys = {key: given[dest] for key, dest in dests.items() if dest in given}
+    named = flags_of(KeyFlags)
+    keys = {name: given[name] for name in named if name in given}
     if config is not None and (sglang or keys):
-        names = [f"--{name.replace('_', '-')}" for name in sglang] + [KEY_FLAGS[k] for k in keys]
+        names = [f"--{name.replace('_', '-')}" for name in sglang] + [named[k] for k in keys]
         raise ValueError(
             f"--speculative-config already says everything; leave out {', '.join(names)}"
         )
     if sglang and keys:
-        raise ValueError(f"SGLang's flags and {KEY_FLAGS[next(iter(keys))]}: give one of them")
+        raise ValueError(f"SGLang's flags and {named[next(iter(keys))]}: give one of them")
     if sglang:
         return _from_sglang(flags)
-    return _from_keys(keys if config is None else _read_json(config), flags)
+    if config is None:
+        config = {KEYS.get(name, name): value for name, value in keys.items()}
+    return _from_keys(config, flags)
 
 
-def _read_json(text: str) -> dict[str, Any]:
-    try:
-        config = parse_value(text)
-    except ValueError as error:
-        raise ValueError(f"--speculative-config is not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"--speculative-config must be a JSON object; got {text}")
-    known = (*SPECULATIVE_KEYS, *DRAFT_KEYS)
-    unknown = sorted(set(config) - set(known))
-    if unknown:
-        keys = ", ".join(known)
-        raise ValueError(f"--speculative-config: unknown keys {unknown}; there are {keys}")
-    for key, value in config.items():
-        kind, expected = SPECULATIVE_KEYS.get(key, ((type(value),), ""))
-        if value is not None and not _is(kind, value):
-            raise ValueError(f"--speculative-config {key} must be {expected}; got {value!r}")
-    return config
-
-
-def _from_keys(config: Mapping[str, Any], flags: argparse.Namespace) -> Speculation:
+def _from_keys(config: Mapping[str, Any], flags: Namespace) -> Speculation:
     given = {key: value for key, value in config.items() if value is not None}
     _require("--speculative-config method", given.pop("method", "eagle3"), "eagle3")
     without_effect = tuple(key for key in DRAFT_KEYS if key in given)
@@ -163,7 +185,7 @@ def _from_keys(config: Mapping[str, Any], flags: argparse.Namespace) -> Speculat
     return Speculation(draft, revision, engine, size, without_effect)
 
 
-def _from_sglang(flags: argparse.Namespace) -> Speculation:
+def _from_sglang(flags: Namespace) -> Speculation:
     algorithm = flags.speculative_algorithm
     _require("--speculative-algorithm", algorithm and algorithm.upper(), "EAGLE3")
     topk, nodes = flags.speculative_eagle_topk, flags.speculative_num_draft_tokens
@@ -185,28 +207,3 @@ def _require(name: str, value: object, supported: object) -> None:
 def _frozen(value: Any) -> Any:
     """Convert JSON's lists to tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _is(kind: Any, value: Any) -> bool:
-    """Return whether a value has one of the types, or is a list of such; bools are no numbers."""
-    if isinstance(kind, list):
-        return type(value) is list and all(_is(kind[0], item) for item in value)
-    return type(value) in kind
-
-
-NUMBER = (int, float)
-SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
-    "model": ((str,), "a directory or a hub id"),
-    "revision": ((str,), "a branch, tag or commit"),
-    "method": ((str,), "'eagle3'"),
-    "num_speculative_tokens": ((int,), "an integer"),
-    "num_speculative_tokens_per_batch_size": (
-        [(list,)],
-        "a list of [first batch size, last batch size, k]",
-    ),
-    "draft_tensor_parallel_size": ((int,), "an integer"),
-    "rejection_sample_method": ((str,), "a name"),
-    "synthetic_acceptance_length": (NUMBER, "a number"),
-    "synthetic_acceptance_rates": ([NUMBER], "a list of numbers"),
-}
-"""Keys of --speculative-config -> type and description of their values."""

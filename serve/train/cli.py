@@ -13,13 +13,7 @@ from convert.command_line.stopping import (
     raise_on_signals,
     status_of,
 )
-from serve.train.data_flags import add_features_command, add_regenerate_command
-from serve.train.flags import (
-    DRAFT_EXAMPLE,
-    add_draft_command,
-    add_target_command,
-    add_vision_command,
-)
+from serve.train.flags import DRAFT_EXAMPLE, add_commands
 
 PROG = "eagle3-train"
 
@@ -53,11 +47,11 @@ def _command(name: str) -> Callable[[Any], bool]:
 
             return train_target
         if name == "features":
-            from serve.train.features.command import write_features
+            from serve.train.write_features import write_features
 
             return write_features
         if name == "regenerate":
-            from serve.train.regenerate.command import regenerate
+            from serve.train.regenerate import regenerate
 
             return regenerate
         if name == "vision":
@@ -74,12 +68,7 @@ def _command(name: str) -> Callable[[Any], bool]:
 def _parser() -> OneLineParser:
     parser = OneLineParser(prog=PROG, description=__doc__, example=DRAFT_EXAMPLE)
     add_about_flags(parser)
-    commands = parser.add_subparsers(dest="command", required=True)
-    add_target_command(commands)
-    add_vision_command(commands)
-    add_draft_command(commands)
-    add_features_command(commands)
-    add_regenerate_command(commands)
+    add_commands(parser.add_subparsers(dest="command", required=True))
     return parser
 
 

@@ -1,87 +1,340 @@
-"""Flags of eagle3-train, and checks for contradictions."""
+"""Options of eagle3-train's commands, and checks for contradictions."""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from convert.command_line.parser import OneLineParser
+from convert.command_line.options import (
+    COUNT,
+    SHARE,
+    add_options,
+    flags_of,
+    json_object,
+    option,
+)
 from convert.hub.source import add_hub_flags
 from serve.options.checkpoint import ACTIVATIONS
 
 TARGET_STEPS, DRAFT_STEPS = 4500, 460
 SIGHT_STEPS, SIGHT_DRAFT_STEPS = 8000, 1500
-SHAPE_FLAGS = ("draft_vocab", "aux_layers", "intermediate_size", "attention")
 DRAFT_EXAMPLE = (
     "eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
     "--data conversations.jsonl"
 )
+CONVERSATIONS = (
+    'JSONL of {"messages": [...]} conversations, or a data set that the extra `datasets` reads: a '
+    "directory or a hub id"
+)
+Commands = Any
+"""The subparsers of eagle3-train."""
 
 
-def add_target_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """Add `eagle3-train target`."""
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """A training run."""
+
+    output: Path | None = option("--output DIR", "directory of the new model", Path, required=True)
+    seed: int = option("--seed N", "of first weights and data", int, default=0)
+    learning_rate: float = option("--learning-rate X", "at its highest", float, default=2e-3)
+    save_every: int = option("--save-every STEPS", "steps between saves", COUNT, default=200)
+    resume: bool = option("--resume", "continue from the last checkpoint")
+    wandb: str | None = option("--wandb PROJECT", "send metrics to Weights & Biases too")
+
+
+@dataclass(frozen=True)
+class SmallTargetFlags:
+    """A small target for the synthetic corpus."""
+
+    steps: int = option("--steps N", "of the optimiser", COUNT, default=TARGET_STEPS)
+    architecture: str = option(
+        "--architecture", "family of the small model", default="kimi", choices=("kimi", "minimax")
+    )
+
+
+@dataclass(frozen=True)
+class VisionFlags:
+    """A small pair that sees."""
+
+    steps: int = option("--steps N", "of target and vision part", COUNT, default=SIGHT_STEPS)
+    draft_steps: int = option("--draft-steps N", "of the draft", COUNT, default=SIGHT_DRAFT_STEPS)
+    eval_pictures: int = option(
+        "--eval-pictures N", "held-out questions to answer at the end", COUNT, default=400
+    )
+
+
+@dataclass(frozen=True)
+class LengthFlags:
+    """The length of a draft's training."""
+
+    steps: int | None = option(
+        "--steps N", f"of the optimiser; default: an epoch, demo: {DRAFT_STEPS}", COUNT
+    )
+    epochs: int | None = option("--epochs N", "times that each sample is used", COUNT)
+
+
+@dataclass(frozen=True)
+class TargetFlags:
+    """The frozen target of a draft."""
+
+    target: str | None = option(
+        "--target MODEL", "published target: directory, or hub id", required=True
+    )
+    quantize_activations: str = option(
+        "--quantize-activations",
+        "activations that quantised weights multiply, as for eagle3-serve",
+        default="published",
+        choices=tuple(ACTIVATIONS),
+    )
+    prefill_chunk: int = option(
+        "--prefill-chunk N", "tokens of a chunk of the target, as in serving", COUNT, default=64
+    )
+
+
+@dataclass(frozen=True)
+class RequiredData:
+    """The conversations of a command that needs some."""
+
+    data: str | None = option("--data DATA", CONVERSATIONS, required=True)
+
+
+@dataclass(frozen=True)
+class DraftData:
+    """The data that a draft is trained on."""
+
+    data: str | None = option("--data DATA", f"{CONVERSATIONS} (default: the synthetic corpus)")
+    features: Path | None = option(
+        "--features DIR",
+        "output of `eagle3-train features`, in place of --data; the target is not run",
+        Path,
+    )
+
+
+@dataclass(frozen=True)
+class ConversationFlags:
+    """Conversations, and their conversion to samples."""
+
+    split: str = option("--split NAME", "split of a data set that is not JSONL", default="train")
+    thinking: str = option(
+        "--thinking",
+        "on: before every answer; off: leave reasoning out; default: before answers that have some",
+        default="auto",
+        choices=("auto", "on", "off"),
+    )
+    row_length: int = option("--row-length N", "tokens of a packed row", COUNT, default=160)
+    allowed_local_media_path: Path | None = option(
+        "--allowed-local-media-path DIR",
+        "images that conversations may name by file:// URLs; default: none",
+        Path,
+    )
+    allowed_media_domains: tuple[str, ...] = option(
+        "--allowed-media-domains HOST",
+        "hosts whose images are fetched from http(s) URLs; default: none",
+        default=(),
+        nargs="+",
+    )
+
+
+@dataclass(frozen=True)
+class ShapeFlags:
+    """The shape of a draft; only `aux_layers` matters to features."""
+
+    draft_config: str | None = option(
+        "--draft-config DRAFT",
+        "copy the shape of a published draft: its config.json, directory or hub id",
+    )
+    init_from: str | None = option("--init-from DRAFT", "begin with a draft's weights")
+    draft_vocab: int | None = option(
+        "--draft-vocab N", "most frequent answer tokens to keep; default: all", COUNT
+    )
+    aux_layers: tuple[int, ...] | None = option(
+        "--aux-layers I,J,K",
+        "target layers whose inputs the draft sees, such as 1,3,5; default: an early, a middle and "
+        "a late one",
+        _layers,
+    )
+    intermediate_size: int | None = option(
+        "--intermediate-size N", "of the feed-forward block; default: 4 x hidden size", COUNT
+    )
+    attention: str | None = option(
+        "--attention",
+        "grouped: Llama's (default); latent: Kimi's, with the target's widths",
+        choices=("grouped", "latent"),
+    )
+
+
+@dataclass(frozen=True)
+class RecipeFlags:
+    """The loss, and the size of a step."""
+
+    unroll: int = option("--unroll N", "steps of the chain", COUNT, default=4)
+    step_decay: float = option(
+        "--step-decay X", "weight of a step relative to the one before", SHARE, default=0.8
+    )
+    loss: str = option(
+        "--loss",
+        "kl: cross-entropy with the target; tv: total variation, which bounds acceptance; lk: "
+        "from the one to the other as acceptance grows",
+        default="kl",
+        choices=("kl", "tv", "lk"),
+    )
+    rows: int = option("--rows N", "packed rows at a time", COUNT, default=12)
+    accumulate: int = option("--accumulate N", "times --rows that make an update", COUNT, default=1)
+    keep_activations: bool = option(
+        "--keep-activations", "recompute no layer in the backward pass: faster, needs more memory"
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationFlags:
+    """Evaluation in the engine."""
+
+    eval_every: int | None = option(
+        "--eval-every STEPS",
+        "measure the accept length in the engine, at temperature 0 and 1, and keep the best draft",
+        COUNT,
+    )
+    eval_data: str | None = option(
+        "--eval-data DATA", "conversations not in --data, whose last answers are regenerated"
+    )
+    eval_prompts: int = option(
+        "--eval-prompts N", "number of these conversations", COUNT, default=40
+    )
+    eval_tokens: int = option("--eval-tokens N", "maximum tokens of an answer", COUNT, default=160)
+    eval_drafts: int = option("--eval-drafts N", "drafts of a round", COUNT, default=3)
+
+
+@dataclass(frozen=True)
+class MeshFlags:
+    """The devices of one process."""
+
+    tensor_parallel_size: int = option(
+        "--tensor-parallel-size N", "devices that share target and draft", COUNT, default=1
+    )
+    data_parallel_size: int = option(
+        "--data-parallel-size N",
+        "groups of --tensor-parallel-size devices, each with its share of the rows",
+        COUNT,
+        default=1,
+    )
+    enable_expert_parallel: bool = option(
+        "--enable-expert-parallel", "give each device whole experts instead of a part of each"
+    )
+
+
+@dataclass(frozen=True)
+class ProcessFlags:
+    """Several processes."""
+
+    coordinator_address: str | None = option("--coordinator-address HOST:PORT", "of process 0")
+    num_processes: int | None = option(
+        "--num-processes N", "number of processes that run this command", COUNT
+    )
+    process_id: int | None = option("--process-id I", "number of this process, from 0", int)
+
+
+@dataclass(frozen=True)
+class RegenerateFlags:
+    """An endpoint that answers conversations again."""
+
+    url: str | None = option(
+        "--url URL", "of an OpenAI endpoint: http://HOST:PORT/v1", required=True
+    )
+    output: Path | None = option(
+        "--output FILE", "JSONL of the new conversations", Path, required=True
+    )
+    resume: bool = option("--resume", "continue that file")
+    model: str | None = option(
+        "--model NAME", "its name at the endpoint; default: the first that is served"
+    )
+    concurrency: int = option("--concurrency N", "requests at a time", COUNT, default=64)
+    conversations: int | None = option(
+        "--conversations N", "take only the first N conversations", COUNT
+    )
+    max_tokens: int | None = option(
+        "--max-tokens N", "of an answer; default: the endpoint's limit", COUNT
+    )
+    temperature: float = option("--temperature X", "of the answers", float, default=0.7)
+    seed: int = option(
+        "--seed N", "of the first conversation; the next one has N + 1", int, default=0
+    )
+    extra_body: dict[str, Any] | None = option(
+        "--extra-body JSON",
+        'more fields of each request, such as {"chat_template_kwargs": {"thinking": false}}',
+        json_object,
+    )
+
+
+@dataclass(frozen=True)
+class FeaturesFlags:
+    """A directory of features."""
+
+    to: Path | None = option("--to DIR", "directory of the features", Path, required=True)
+    resume: bool = option("--resume", "continue that directory")
+    rows: int = option("--rows N", "samples at a time", COUNT, default=12)
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands of eagle3-train with their options."""
     target = commands.add_parser(
         "target",
         help="train a small target on the synthetic corpus",
         example="eagle3-train target --output runs/target --steps 100",
     )
-    _add_run_flags(target, 2e-3)
-    target.add_argument("--steps", type=positive, default=TARGET_STEPS, help="of the optimiser")
-    target.add_argument(
-        "--architecture", choices=("kimi", "minimax"), default="kimi", help="whose, made small"
-    )
-
-
-def add_vision_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """Add `eagle3-train vision`."""
+    _add(target, RunFlags, SmallTargetFlags)
     vision = commands.add_parser(
         "vision",
         help="train a small pair that answers questions about pictures of shapes",
         example="eagle3-train vision --output runs/vision",
     )
-    _add_run_flags(vision, 2e-3)
-    vision.add_argument("--steps", type=positive, default=SIGHT_STEPS, help="of target and vision")
-    vision.add_argument(
-        "--draft-steps", type=positive, default=SIGHT_DRAFT_STEPS, help="of the draft, behind them"
-    )
-    vision.add_argument(
-        "--eval-pictures",
-        type=positive,
-        default=400,
-        help="held-out questions that are asked at the end (default 400)",
-    )
-
-
-def add_draft_command(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """Add `eagle3-train draft`."""
+    _add(vision, RunFlags, VisionFlags)
     draft = commands.add_parser(
         "draft", help="train an EAGLE-3 draft by training-time test", example=DRAFT_EXAMPLE
     )
     draft.set_defaults(demo_steps=DRAFT_STEPS, check=check_draft_flags)
-    _add_run_flags(draft, 2e-3)
-    length = draft.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps", type=positive, help=f"of the optimiser; default: an epoch, demo: {DRAFT_STEPS}"
+    _add(draft, RunFlags)
+    _add(draft.add_mutually_exclusive_group(), LengthFlags)
+    add_hub_flags(draft)
+    _add(draft, TargetFlags, DraftData, ConversationFlags, ShapeFlags, RecipeFlags)
+    _add(draft, EvaluationFlags, MeshFlags, ProcessFlags)
+    features = commands.add_parser(
+        "features",
+        help="write the target's features of a small data set, to train on them more than once",
+        example="eagle3-train features --target /models/Kimi-K2.5 --data conversations.jsonl "
+        "--to /data/features",
     )
-    length.add_argument("--epochs", type=positive, help="times that each sample comes")
-    add_target_flags(draft)
-    add_data_flags(draft)
-    add_shape_flags(draft)
-    _add_recipe_flags(draft)
-    _add_evaluation_flags(draft)
-    add_mesh_flags(draft)
-    _add_host_flags(draft)
+    _add(features, FeaturesFlags, TargetFlags, RequiredData, ConversationFlags, MeshFlags)
+    add_hub_flags(features)
+    add_options(features, ShapeFlags, "draft_config", "aux_layers")
+    features.set_defaults(init_from=None, draft_vocab=None, intermediate_size=None, attention=None)
+    regenerate = commands.add_parser(
+        "regenerate",
+        help="have a served model answer the prompts of conversations again",
+        example="eagle3-train regenerate --data prompts.jsonl --url http://localhost:8000/v1 "
+        "--output conversations.jsonl",
+    )
+    _add(regenerate, RequiredData, RegenerateFlags)
+    add_options(regenerate, ConversationFlags, "split")
+
+
+def _add(parser: Any, *tables: type) -> None:
+    for table in tables:
+        add_options(parser, table)
 
 
 def check_draft_flags(options: argparse.Namespace) -> None:
     """Raise ValueError, naming the flags, if flags contradict each other."""
-    given = [name for name in SHAPE_FLAGS if getattr(options, name) is not None]
-    sources = [name for name in ("init_from", "draft_config") if getattr(options, name)]
-    if len(sources) == 2 or (sources and given):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in (*sources, *given))
-        raise ValueError(f"one of these says what the draft's shape is: {names}")
+    given = [flag for name, flag in flags_of(ShapeFlags).items() if getattr(options, name)]
+    if len(given) > 1 and (options.draft_config or options.init_from):
+        raise ValueError(f"one of these gives the draft's shape, name one: {', '.join(given)}")
     if options.eval_every and options.num_processes:
         raise ValueError("--eval-every runs an engine, and that in one process alone")
     if options.features and options.data:
-        raise ValueError("one of these says what is trained on: --data, --features")
+        raise ValueError("one of these gives the training data, name one: --data, --features")
     if options.features and (options.thinking, options.split) != ("auto", "train"):
         raise ValueError("--thinking and --split are decided where --features are made")
     own = options.data is not None or options.features is not None
@@ -94,197 +347,3 @@ def check_draft_flags(options: argparse.Namespace) -> None:
     distributed = options.coordinator_address, options.num_processes, options.process_id
     if len({part is None for part in distributed}) > 1:
         raise ValueError("--coordinator-address, --num-processes and --process-id go together")
-
-
-def _add_run_flags(parser: argparse.ArgumentParser, rate: float) -> None:
-    parser.add_argument("--output", type=Path, required=True, help="directory of the new model")
-    parser.add_argument("--seed", type=int, default=0, help="of first weights and data")
-    parser.add_argument("--learning-rate", type=float, default=rate, help="at its highest")
-    parser.add_argument("--save-every", type=positive, default=200, help="steps between saves")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.add_argument("--wandb", metavar="PROJECT", help="metrics go to Weights & Biases too")
-
-
-def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", required=True, help="published target: directory, or hub id")
-    add_hub_flags(parser)
-    parser.add_argument(
-        "--quantize-activations",
-        choices=tuple(ACTIVATIONS),
-        default="published",
-        help="what quantised weights multiply, as for eagle3-serve",
-    )
-    parser.add_argument(
-        "--prefill-chunk",
-        type=positive,
-        default=64,
-        help="tokens that the target takes at a time, as in serving (default 64)",
-    )
-
-
-def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    add_conversation_flags(parser)
-    parser.add_argument(
-        "--features",
-        type=Path,
-        metavar="DIR",
-        help="what `eagle3-train features` wrote, in place of --data: the target is not run",
-    )
-
-
-def add_conversation_flags(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add flags of conversations and their conversion to samples."""
-    default = "" if required else " (default: the synthetic corpus)"
-    parser.add_argument(
-        "--data",
-        required=required,
-        help='JSONL of {"messages": [...]} conversations, or what the extra `datasets` reads: a '
-        f"directory or a hub id{default}",
-    )
-    parser.add_argument("--split", default="train", help="of such a data set (default train)")
-    parser.add_argument(
-        "--thinking",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="on: before every answer; off: reasoning is left out; default: where there is some",
-    )
-    parser.add_argument("--row-length", type=positive, default=160, help="tokens of a packed row")
-    parser.add_argument(
-        "--allowed-local-media-path",
-        type=Path,
-        metavar="DIR",
-        help="conversations may name images in it by file:// URLs; default: none",
-    )
-    parser.add_argument(
-        "--allowed-media-domains",
-        nargs="+",
-        default=[],
-        metavar="HOST",
-        help="fetch images at http(s) URLs of these hosts; default: of none",
-    )
-
-
-def add_shape_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--init-from", metavar="DRAFT", help="begin with a draft's weights")
-    add_draft_config_flag(parser)
-    parser.add_argument(
-        "--draft-vocab", type=positive, help="most frequent answer tokens to keep; default: all"
-    )
-    add_aux_layers_flag(parser)
-    parser.add_argument(
-        "--intermediate-size",
-        type=positive,
-        help="of the block behind attention; default: 4 x hidden size",
-    )
-    parser.add_argument(
-        "--attention",
-        choices=("grouped", "latent"),
-        help="grouped: Llama's (default); latent: Kimi's, of the target's widths",
-    )
-
-
-def add_draft_config_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--draft-config",
-        metavar="DRAFT",
-        help="the shape of a published draft: its config.json, directory or hub id",
-    )
-
-
-def add_aux_layers_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--aux-layers",
-        type=_layers,
-        help="before which target layers: 1,3,5; default: an early, a middle and a late one",
-    )
-
-
-def _add_recipe_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--unroll", type=positive, default=4, help="steps of the chain (default 4)")
-    parser.add_argument(
-        "--step-decay",
-        type=_share,
-        default=0.8,
-        help="weight of a step of the chain over that of the one before (default 0.8)",
-    )
-    parser.add_argument(
-        "--loss",
-        choices=("kl", "tv", "lk"),
-        default="kl",
-        help="kl: cross-entropy with the target; tv: total variation, which bounds acceptance; lk: "
-        "from the one to the other as acceptance grows",
-    )
-    parser.add_argument("--rows", type=positive, default=12, help="packed rows at a time")
-    parser.add_argument(
-        "--accumulate", type=positive, default=1, help="times --rows that make an update"
-    )
-    parser.add_argument(
-        "--keep-activations",
-        action="store_true",
-        help="run no layer again in the backward pass: faster, where memory has room",
-    )
-
-
-def _add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--eval-every",
-        type=positive,
-        metavar="STEPS",
-        help="measure the accept length in the engine, at temperature 0 and 1, and keep the best",
-    )
-    parser.add_argument(
-        "--eval-data", help="conversations not in --data, whose last answers are asked for again"
-    )
-    parser.add_argument("--eval-prompts", type=positive, default=40, help="of them (default 40)")
-    parser.add_argument(
-        "--eval-tokens", type=positive, default=160, help="of an answer, at most (default 160)"
-    )
-    parser.add_argument(
-        "--eval-drafts", type=positive, default=3, help="drafts a round (default 3)"
-    )
-
-
-def add_mesh_flags(parser: argparse.ArgumentParser) -> None:
-    """Add flags for the devices of one process."""
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=positive,
-        default=1,
-        help="devices that share target and draft",
-    )
-    parser.add_argument(
-        "--data-parallel-size",
-        type=positive,
-        default=1,
-        help="as many times that number, each with its share of the rows",
-    )
-    parser.add_argument(
-        "--enable-expert-parallel",
-        action="store_true",
-        help="each device holds whole experts, not a part of every one",
-    )
-
-
-def _add_host_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--coordinator-address", help="of process 0: host:port")
-    parser.add_argument("--num-processes", type=positive, help="that run this command")
-    parser.add_argument("--process-id", type=int, help="this one's number, from 0")
-
-
-def positive(text: str) -> int:
-    """Parse a number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {number}")
-    return number
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))

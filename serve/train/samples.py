@@ -18,7 +18,7 @@ from serve.images.reader import ImageReader, NoImages
 from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.train.answers import SampleMaker
 from serve.train.data import ConversationSamples, open_records
-from serve.train.features.directory import Computed, FeatureSamples
+from serve.train.features import Computed, FeatureSamples
 
 Data = ConversationSamples | FeatureSamples | recipe.DemoSamples
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve.options.executor.ray import RayOptions
+from serve.options.ray import RayOptions
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not installed; see make ray-test")
 

@@ -25,8 +25,7 @@ from convert.save import write_tensors
 from convert.store.parameters import Parameter
 from eagle3_tools.bench.load.server_process import serving
 from serve.demo import find_pair
-from serve.options.foreign.flags import describe_ignored_flags
-from serve.options.foreign.variables import describe_ignored_variables
+from serve.options.foreign import describe_ignored_flags, describe_ignored_variables
 from serve.options.parallel import ONE_DEVICE
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import fit_length, load_pair

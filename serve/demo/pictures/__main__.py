@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from serve.demo.pictures.files import FILE, write_questions
+from serve.demo.pictures.questions import FILE, write_questions
 
 
 def main() -> None:

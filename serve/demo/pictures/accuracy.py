@@ -12,8 +12,8 @@ from eagle3_jax.full_pass import forward
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from serve.demo.pictures.batches import sample_maker
-from serve.demo.pictures.files import Asked, held_out
 from serve.demo.pictures.picture import png
+from serve.demo.pictures.questions import Asked, held_out
 from serve.demo.pictures.recipe import ROW_LENGTH, ROWS
 
 OVERALL = "overall"

@@ -91,7 +91,7 @@ def test_a_dry_run_lists_every_tensor_of_the_released_shapes(
         (["nowhere", "made"], "nowhere does not exist"),
         (["source", "."], "exists; give a new directory"),
         (["source", "made", "--json"], "--json belongs to --dry-run"),
-        (["source", "made", "--item-mib", "0"], "at least 1"),
+        (["source", "made", "--item-mib", "0"], "1 or more; got 0"),
         (["source", "made", "--arch", "gfx90a"], "invalid choice"),
         (["source", "--dry-run", "--mesh", "eight"], "must look like tensor=8"),
         (["--verify"], "DST is missing"),

@@ -138,6 +138,7 @@ def test_clients_certificates_are_demanded_when_they_are_required(serve, certifi
     url = f"{server.http.base_url}/version"
     with pytest.raises(httpx.HTTPError):
         httpx.get(url, verify=own)
+    assert certificate.certfile is not None
     own.load_cert_chain(certificate.certfile, certificate.keyfile)
     assert httpx.get(url, verify=own).status_code == 200
 
@@ -145,7 +146,7 @@ def test_clients_certificates_are_demanded_when_they_are_required(serve, certifi
 def test_a_certificate_of_no_use_is_named(certificate: Tls, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"missing\.pem"):
         tls_context(tmp_path / "missing.pem", None, None, 0)
-    assert certificate.keyfile is not None
+    assert certificate.certfile is not None and certificate.keyfile is not None
     with pytest.raises(OSError, match=r"certificate\.pem"):
         tls_context(certificate.certfile, tmp_path / "missing.pem", None, 0)
     with pytest.raises(OSError, match=r"key\.pem"):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serve.kv_events.config import HASHES_VARIABLE, KVEventsConfig
-from serve.options.foreign.variables import describe_ignored_variables
+from serve.options.foreign import describe_ignored_variables
 from serve.options.serve_flags import parse_serve_flags
 
 ON = {"enable_kv_cache_events": True}

@@ -7,5 +7,5 @@ import pytest
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The modules that an engine by Ray finds."""
     names = {"ray", "zmq"}
-    monkeypatch.setattr("serve.options.executor.ray.find_spec", lambda n: n in names or None)
+    monkeypatch.setattr("serve.options.ray.find_spec", lambda n: n in names or None)
     return names

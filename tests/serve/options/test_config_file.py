@@ -67,8 +67,8 @@ def test_the_command_line_goes_before_the_file_wherever_it_stands(write) -> None
         ("exact: 1", "'exact' must be true or false"),
         ("- port", "keys"),
         ("a: [b", "not YAML"),
-        ("port: eight", "port: invalid int value: 'eight'"),
-        ("port: 99999", "--port must be in"),
+        ("port: eight", "--server-port: must be in 0..65535; got eight"),
+        ("port: 99999", "--server-port: must be in"),
         ("x: !!python/object/apply:os.system [echo]", "not YAML"),
     ],
 )

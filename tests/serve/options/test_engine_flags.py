@@ -12,7 +12,7 @@ import pytest
 
 from eagle3_jax.engine import EngineConfig, KVScales
 from serve.generate.flags import parse_generate_flags
-from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
+from serve.options.engine import read_kv_scales, write_kv_scales
 from serve.options.serve_flags import parse_serve_flags
 
 SPECULATION = {
@@ -101,7 +101,7 @@ def test_keys_of_the_json_are_flags_of_generate() -> None:
 @pytest.mark.parametrize(
     "more, naming",
     [
-        (["--kv-offloading-size", "0"], "must be above 0, in GiB; got 0"),
+        (["--kv-offloading-size", "0"], "must be a number above 0; got 0"),
         (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "prefix cache, which is off"),
         (["--kv-offloading-size", "1", "--kv-offloading-backend", "lmcache"], "choose from"),
         (["-tp", "4", "-dcp", "3"], "must divide --tensor-parallel-size 4; got 3"),

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from serve.options.foreign.flags import describe_ignored_flags
-from serve.options.foreign.variables import describe_ignored_variables
+from serve.options.foreign import describe_ignored_flags, describe_ignored_variables
 from serve.options.memory import MemoryShare
 from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
@@ -174,8 +173,14 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", "--nonsense"], "--nonsense"),
         (["m", "--dtype", "float16"], "--dtype"),
         (["m", "--load-format", "dummy"], "--load-format"),
-        (["m", "--gpu-memory-utilization", "1.1"], "--gpu-memory-utilization must be in (0, 1]"),
-        (["m", "--mem-fraction-static", "0"], "--mem-fraction-static must be in (0, 1]"),
+        (
+            ["m", "--gpu-memory-utilization", "1.1"],
+            "--gpu-memory-utilization: must be above 0 and at most 1",
+        ),
+        (
+            ["m", "--mem-fraction-static", "0"],
+            "--mem-fraction-static: must be above 0 and at most 1",
+        ),
         (
             ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "99"],
             "give one: --gpu-memory-utilization, --num-gpu-blocks-override",
@@ -184,7 +189,7 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", "--speculative-config.model"], "--speculative-config.model needs a value"),
         (["m", *spec(model="d"), "--speculative-config.model=d"], "not both"),
         (["m", "--speculative-config.k", "3"], "unknown keys ['k']"),
-        (["m", "--tensor-parallel-size", "0"], "--tensor-parallel-size must be at least 1"),
+        (["m", "--tensor-parallel-size", "0"], "must be a whole number, 1 or more; got 0"),
         (["m", "--tp", "8", "--ep-size", "4"], "all of them: 8; got 4"),
         (["m", "--speculative-config", "{"], "not valid JSON"),
         (["m", "--speculative-config", "[]"], "JSON object"),
@@ -242,17 +247,17 @@ def test_values_that_change_nothing_are_taken() -> None:
         *((["m", "--admin-api-key", key], "--admin-api-key") for key in BAD_KEYS),
         (["m", "--api-key", "a", "b", "--admin-api-key", "b"], "--admin-api-key must differ"),
         (["m", "--reasoning-parser", "oracle"], "invalid choice: 'oracle'"),
-        (["m", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: "),
-        (["m", KWARGS, "{"], "--default-chat-template-kwargs is not JSON"),
+        (["m", "--chat-template", "nowhere.jinja"], "--chat-template: can't read nowhere.jinja: "),
+        (["m", KWARGS, "{"], "--default-chat-template-kwargs: is not valid JSON"),
         (["m", KWARGS, "[]"], "must be a JSON object"),
         (["m", "--kv-cache-scale", "1"], "--kv-cache-dtype must be fp8"),
         (["m", *SCALE, "-1"], "--kv-cache-scale must be positive, got -1"),
         (["m", *SCALE, "nan"], "must be positive, got nan"),
         (["m", *SCALE, "no.json"], "a number or a file that can be read; no.json: No such file"),
-        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("0", "-1", "nan")),
-        *((["--demo", f"{ROPE}={v}"], f"a positive number, got {v}") for v in ("inf", "ten")),
+        *((["--demo", f"{ROPE}={v}"], f"a number above 0; got {v}") for v in ("0", "-1", "nan")),
+        *((["--demo", f"{ROPE}={v}"], f"a number above 0; got {v}") for v in ("inf", "ten")),
         (["--demo", "--dp", "2"], "--data-parallel-size 2 needs --enable-expert-parallel"),
-        (["--demo", "--dp", "0"], "must be a number of replicas, 1 or more; got 0"),
+        (["--demo", "--dp", "0"], "--dp-size: must be a whole number, 1 or more; got 0"),
         (["--demo", "--dp", "2", "--ep", "4", "--tp", "4"], "all of them: 8; got 4"),
         ([*REPLICAS, "--kv-offloading-size", "1"], "--data-parallel-size must be 1, got 2"),
         ([*REPLICAS, "--kv-events-config", EVENTS], "--data-parallel-size must be 1"),

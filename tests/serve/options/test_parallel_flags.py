@@ -16,8 +16,8 @@ from eagle3_tools.plan.options import build_parser as plan_parser
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.generate.flags import parse_generate_flags
 from serve.options.checkpoint import DEFAULTS
-from serve.options.executor.ray import RayOptions
 from serve.options.parallel import ONE_DEVICE, ParallelOptions, notify_of_interleaving
+from serve.options.ray import RayOptions
 from serve.options.serve_flags import parse_serve_flags
 from serve.pair.loading import load_pair
 
@@ -68,7 +68,7 @@ def test_every_command_takes_vllms_interleave_size(
     assert parse("-tp", "8", "-dcp", "8").kv_cache_interleave_size is None
     with pytest.raises(SystemExit, match="2"):
         parse("-tp", "8", "-dcp", "8", NAMES[0], "0")
-    assert "must be a number of tokens, 1 or more; got 0" in capsys.readouterr().err
+    assert "must be a whole number, 1 or more; got 0" in capsys.readouterr().err
 
 
 def test_an_interleave_size_other_than_the_block_size_gets_one_line_of_what_is_done() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from convert.abstract_model import AbstractModel
 from serve.demo import demo_target_dir
+from serve.train import write_features as command
 from serve.train.cli import main
-from serve.train.features import command
 
 TARGET = demo_target_dir()
 ROWS = ["--rows", "2", "--row-length", "48"]

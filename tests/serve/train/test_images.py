@@ -22,8 +22,8 @@ from serve.chat_setup import set_up_images
 from serve.demo import demo_vision_target_dir
 from serve.demo.corpus.conversation import Message, assistant, user
 from serve.demo.pictures.batches import sample_maker
-from serve.demo.pictures.files import Asked, held_out
 from serve.demo.pictures.picture import png
+from serve.demo.pictures.questions import Asked, held_out
 from serve.images.options import ImageOptions
 from serve.images.sources import data_url
 from serve.train.answers import SampleMaker

@@ -10,7 +10,7 @@ from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from serve.demo.corpus import held_out_prompts
-from serve.options.kv_scale_file import read_kv_scales, write_kv_scales
+from serve.options.engine import read_kv_scales, write_kv_scales
 from serve.pair.loading import build_engine
 
 ASKED = [HeldOutPrompt("facts", held_out_prompts("facts", 1)[0], ids) for ids in PROMPTS]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from convert.command_line.options import add_options
 from convert.command_line.parser import OneLineParser, add_about_flags
 from convert.hub.source import Source, add_hub_flags, source_of
 from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
 from eagle3_tools.plan.data.gpus import GIB, GPUS
 from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from eagle3_tools.plan.model.parallel import Parallelism
-from serve.options.parallel import add_interleave_flag, add_no_replicas
+from serve.options.parallel import NoReplicas, ParallelOptions
 
 PROG = "eagle3-plan"
 BY_ARCH = {"gfx950": "MI355X", "gfx942": "MI325X"}
@@ -182,9 +183,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"
     )
-    add_no_replicas(
-        group, "of --tensor-parallel-size N GPUs the plan says what as many replicas bring"
-    )
+    add_options(group, NoReplicas)
     count("--draft-tensor-parallel-size", help="1 or all GPUs; default: all")
     count(
         "--decode-context-parallel-size",
@@ -192,7 +191,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         default=1,
         help="of these, neighbours that divide a context of latents; default: 1",
     )
-    add_interleave_flag(group)
+    add_options(group, ParallelOptions, "kv_cache_interleave_size")
     group.add_argument(
         "--gpu-memory-utilization",
         type=float,

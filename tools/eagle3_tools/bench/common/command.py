@@ -11,8 +11,8 @@ from convert.hub.source import source_of
 from eagle3_tools.bench.common.conditions import Conditions
 from eagle3_tools.checks.record import write_json
 from serve.demo import demo_dirs
+from serve.options.pair import tokenizer_source
 from serve.options.parallel import ONE_DEVICE
-from serve.options.sources import tokenizer_source
 from serve.pair.loading import LoadedPair, load_pair
 from serve.pair.program_cache import keep_compiled_programs
 

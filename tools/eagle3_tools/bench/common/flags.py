@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from convert.command_line.options import add_options
 from convert.hub.source import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
-from serve.options.checkpoint import add_load_flags
+from serve.options.checkpoint import LoadOptions
+from serve.options.pair import add_tokenizer_flags
 from serve.options.parallel import read_parallel_options
-from serve.options.sources import add_tokenizer_flags
 
 COUNTS = ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages")
 
@@ -45,7 +46,7 @@ def add_pair_flags(
     add_shared(parser, "--json")
     if load:
         parser.set_defaults(loads=True)
-        add_load_flags(parser)
+        add_options(parser.add_argument_group("loading"), LoadOptions)
 
 
 def use_embedded_pair(parser: argparse.ArgumentParser) -> None:

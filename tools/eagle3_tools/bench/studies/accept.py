@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from convert.command_line.options import add_options
 from convert.text.tokenizer import load_tokenizer
-from eagle3_jax.engine.config import MM_DRAFT_EMBEDDINGS, EngineConfig
+from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
 from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
@@ -35,10 +36,9 @@ from eagle3_tools.bench.load.http_client import Address
 from eagle3_tools.bench.load.openai_server import first_model
 from serve.chat_setup import set_up_images
 from serve.demo import demo_target_dir
-from serve.images.options import ImageOptions
-from serve.options.engine import add_engine_flags, read_engine_config
-from serve.options.kv_scale_file import write_kv_scales
-from serve.options.pair import DEMO_VISION
+from serve.images.options import ImageEngineFlags, ImageOptions
+from serve.options.engine import add_engine_flags, read_engine_config, write_kv_scales
+from serve.options.pair import ModelFlags
 from serve.options.parallel import (
     ONE_DEVICE,
     add_parallel_flags,
@@ -97,24 +97,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_picture_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--demo-vision",
-        action="store_const",
-        const=DEMO_VISION,
-        dest="demo",
-        default=argparse.SUPPRESS,
-        help="the embedded pair that sees pictures of shapes",
-    )
+    add_options(parser, ModelFlags, "demo_vision")
     parser.add_argument(
         "--drop-options",
         action="store_true",
         help="cut questions about pictures before `Options:`, as SpecForge does; none is judged",
     )
-    parser.add_argument(
-        "--mm-draft-embedding",
-        choices=MM_DRAFT_EMBEDDINGS,
-        help="what the draft sees of pictures (default pad)",
-    )
+    add_options(parser, ImageEngineFlags, "mm_draft_embedding")
 
 
 def _check(flags: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from convert.command_line.options import add_options
 from convert.command_line.stopping import status_of
 from convert.hub.checkpoint import find_config
 from convert.hub.source import add_hub_flags, source_of
@@ -19,13 +20,8 @@ from eagle3_tools.bench.common.flags import add_shared
 from eagle3_tools.bench.doctor.findings import Finding, Work, work
 from eagle3_tools.checks.record import write_json
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.options.engine import (
-    add_cache_dtype_flag,
-    add_count_flag,
-    add_xla_kernels_flag,
-    under_flags_names,
-)
-from serve.options.speculation import add_tree_flags
+from serve.options.engine import EngineFlags, under_flags_names
+from serve.options.speculation import TreeFlags
 
 LIMIT_S = 300.0
 
@@ -52,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="devices that divide a context, in kernels' shapes and rounds; default: 1",
     )
     _add_engine_flags(parser)
-    add_xla_kernels_flag(parser)
+    add_options(parser, EngineFlags, "xla_kernels")
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
     )
@@ -65,9 +61,8 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num-speculative-tokens", type=int, metavar="K", default=3, help="drafts; default: 3"
     )
-    add_tree_flags(group)
-    add_count_flag(group, "page_size")
-    add_cache_dtype_flag(group)
+    add_options(group, TreeFlags)
+    add_options(group, EngineFlags, "page_size", "kv_cache_dtype")
 
 
 def _engine(flags: argparse.Namespace) -> EngineConfig:

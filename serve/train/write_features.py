@@ -22,7 +22,7 @@ from eagle3_jax.training.placement import Placement, training_mesh
 from serve.options.checkpoint import ACTIVATIONS
 from serve.train.data import ConversationSamples
 from serve.train.draft_model import plan_draft
-from serve.train.features.directory import (
+from serve.train.features import (
     Computed,
     Contents,
     check_same,

@@ -1,14 +1,30 @@
-"""Flags of an engine whose processes Ray places."""
+"""Options of an engine whose processes Ray places."""
 
 import argparse
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from convert.command_line.options import option
 from serve.options.hosts import DEFAULT_PORT
 
 BACKEND = "--distributed-executor-backend"
-RESTART = "--restart-workers"
-BACKENDS = ("mp", "uni", "ray")
+
+
+@dataclass(frozen=True)
+class RayFlags:
+    """Options of one command for several hosts."""
+
+    distributed_executor_backend: str | None = option(
+        BACKEND,
+        "ray: Ray starts --num-processes, one on each host; mp, uni: none",
+        choices=("mp", "uni", "ray"),
+    )
+    restart_workers: bool = option(
+        "--restart-workers",
+        "Ray starts all processes again when one dies",
+        default=False,
+        action=argparse.BooleanOptionalAction,
+    )
 
 
 @dataclass(frozen=True)
@@ -25,25 +41,11 @@ class RayOptions:
     restart: bool
 
 
-def add_ray_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags as a group."""
-    group = parser.add_argument_group("several hosts by one command")
-    group.add_argument(
-        BACKEND, choices=BACKENDS, help="ray: Ray starts --num-processes, one a host; mp, uni: none"
-    )
-    group.add_argument(
-        RESTART,
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="Ray starts all processes again when one dies",
-    )
-
-
 def read_ray_options(flags: argparse.Namespace, devices: int) -> RayOptions | None:
-    """Read the group, None without Ray; ValueError for conflicts. `devices` is the total."""
+    """Read the table, None without Ray; ValueError for conflicts. `devices` is the total."""
     if flags.distributed_executor_backend != "ray":
         if flags.restart_workers:
-            raise ValueError(f"{RESTART} needs {BACKEND} ray, which starts the processes")
+            raise ValueError(f"--restart-workers needs {BACKEND} ray, which starts the processes")
         return None
     count, port = flags.num_processes, flags.master_port or DEFAULT_PORT
     told = (flags.process_id, flags.coordinator_address, flags.master_addr, flags.hosts_key_file)

@@ -1,8 +1,11 @@
-"""Flags of vLLM, SGLang and ATOM that have no effect in this engine, each with the reason."""
+"""Flags and environment variables of vLLM, SGLang and ATOM without effect here, with the reason."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from serve.kv_events.config import HASHES_VARIABLE
+from serve.options.operations import KEY_VARIABLE
 
 KERNELS = "kernels follow from the device, the tensors and --kernels"
 COMPILED = "all programs are compiled before the server is ready"
@@ -70,6 +73,16 @@ CHOICES = {
     "--load-format": ("auto", "safetensors"),
 }
 """Known flags, with the values that this engine implements anyhow."""
+MEANINGS = {
+    "choose or build kernels of other engines": (
+        *("VLLM_ROCM_", "VLLM_USE_TRITON_", "VLLM_USE_AITER_", "SGLANG_USE_AITER", "SGLANG_AITER_"),
+        *("AITER_", "FLYDSL_", "DSL2_ROOT", "CK_TILE_", "MLIR_PATH", "TRITON_"),
+        "TORCH_BLAS_",
+    ),
+    "options of other engines": ("VLLM_", "SGLANG_", "ATOM_", "SAFETENSORS_FAST_GPU"),
+    "threads of OpenMP, which nothing here uses": ("OMP_NUM_THREADS",),
+}
+"""Meaning -> prefixes of variables; the first match counts."""
 
 
 class _Notice(argparse.Action):
@@ -99,3 +112,13 @@ def describe_ignored_flags(flags: Sequence[str]) -> Iterator[str]:
     """Yield a line for each flag, or each key of a flag."""
     for flag in flags:
         yield f"{flag} has no effect in this engine: {REASONS[flag]}"
+
+
+def describe_ignored_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each kind of variable that is set."""
+    left = environment.keys() - {KEY_VARIABLE, HASHES_VARIABLE}
+    for meaning, beginnings in MEANINGS.items():
+        found = sorted(name for name in left if name.startswith(beginnings))
+        left -= {*found}
+        if found:
+            yield f"not read, {meaning}: {', '.join(found)}"

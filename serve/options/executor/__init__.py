@@ -1,1 +1,0 @@
-"""vLLM's executor backends: flags of engines whose processes other software starts."""

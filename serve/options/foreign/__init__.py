@@ -1,1 +1,0 @@
-"""Command lines of other engines: their spellings, flags and environment variables."""

@@ -1,1 +1,0 @@
-"""`eagle3-train features`: write the target's features of a small data set to a directory."""

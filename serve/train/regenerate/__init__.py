@@ -1,1 +1,0 @@
-"""`eagle3-train regenerate`: replace the answers of conversations by a served target's own."""
