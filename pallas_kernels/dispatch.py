@@ -123,7 +123,7 @@ def choose(
             refused = [f"{n}: {implementations[n]}" for n in names[: names.index(name)]]
             if implementation is None and names != _usual():
                 refused.append("pallas: switched off")
-            _say(operation, name, *refused)
+            _log_choice(operation, name, *refused)
             listener = _listener.get()
             return found if listener is None else listener(operation, implementations, found)
     reasons = {name: found for name, found in implementations.items() if not callable(found)}
@@ -137,7 +137,7 @@ def choose(
 
 
 @cache
-def _say(operation: str, name: str, *refusals: str) -> None:
+def _log_choice(operation: str, name: str, *refusals: str) -> None:
     """Log each choice once: at level WARNING if it is not the first candidate, else INFO."""
     level = logging.WARNING if refusals else logging.INFO
     because = f" ({'; '.join(refusals)})" if refusals else ""

@@ -1,5 +1,6 @@
 """Puts the parts of an answer in order, for protocols whose answers are lists of items."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ Place = Literal["reasoning", "content"] | int
 """An item: reasoning, content, or the index of a call."""
 
 
-class AnswerItems:
+class AnswerItems(ABC):
     """Base of the items of one answer. One item grows at a time.
 
     Text after the start of calls, which could not be parsed as a call, becomes a final item of
@@ -33,7 +34,7 @@ class AnswerItems:
         if self._has_calls:
             self._late += parts.content
         elif parts.content:
-            yield from self._say(parts.content)
+            yield from self._add_text(parts.content)
         for place, call in parts.calls.items():
             yield from self._turn_to(place, call)
             if call.arguments:
@@ -43,10 +44,10 @@ class AnswerItems:
         """End the answer. `cut`: the model did not end it."""
         yield from self._finish(cut=cut)
         if self._late:
-            yield from self._say(self._late)
+            yield from self._add_text(self._late)
             yield from self._finish(cut=cut)
 
-    def _say(self, text: str) -> Iterator[Event]:
+    def _add_text(self, text: str) -> Iterator[Event]:
         yield from self._turn_to("content")
         yield from self._grow(text)
 
@@ -61,14 +62,14 @@ class AnswerItems:
             yield from self._close(cut=cut)
         self._place = None
 
+    @abstractmethod
     def _begin(self, place: Place, call: CallPart | None) -> Iterator[Event]:
         """Begin an empty item at `place`. `call` is the first part of a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _grow(self, text: str) -> Iterator[Event]:
         """Add text to the growing item, and yield its events."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _close(self, *, cut: bool) -> Iterator[Event]:
         """End the growing item."""
-        raise NotImplementedError

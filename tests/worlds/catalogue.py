@@ -187,7 +187,7 @@ RAN: set[str] = set()
 def note_operations(_: Engine) -> None:
     """Record the log lines about operations in RAN."""
     if not RAN:
-        dispatch._say.cache_clear()  # Each line is logged only once otherwise.
+        dispatch._log_choice.cache_clear()  # Each line is logged only once otherwise.
         dispatch._log.setLevel(logging.INFO)
         dispatch._log.addFilter(lambda record: RAN.add(record.getMessage()) or True)
 

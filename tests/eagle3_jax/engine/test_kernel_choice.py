@@ -66,7 +66,7 @@ def test_a_wrong_kernel_can_be_switched_off_and_the_tokens_are_the_cpus(
     expected = drive(plain_engine, [REQUEST])["0"].token_ids
     assert tokens(target, *OTHERS) != expected
     caplog.set_level(logging.INFO)
-    dispatch._say.cache_clear()
+    dispatch._log_choice.cache_clear()
     assert tokens(target, *OTHERS, "add_norm") == expected
     said = [record.getMessage() for record in caplog.records if "add_norm" in record.getMessage()]
     assert said == ["add_norm runs as reference (pallas: switched off)"]
