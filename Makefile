@@ -29,7 +29,7 @@ serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
 
 # Each process imports all files that it is given, which takes half a minute for all of them. PyTorch and
-# what comes with it take 400 MB of each process.
+# what comes with it take 200 MB of each process.
 OPTIMISED = tests/worlds $$(grep -rl --include='test_*.py' mark.optimised tests)
 WITH_TORCH = $$(grep -rlE --include='test_*.py' '^(import|from) (torch|transformers|datasets|safetensors.torch)' tests)
 
