@@ -14,7 +14,7 @@ MOST_MAPS = 30_000
 """Compiled programs use memory maps; beyond Linux's 65,530 a process crashes inside LLVM."""
 MEMORY = Path("/proc/self/statm")
 MOST_PAGES = 1_200 * 2**20 // os.sysconf("SC_PAGE_SIZE")
-"""Resident pages between two modules. A worker has 850 MB when it has imported all tests. Dropping
+"""Resident pages between two modules. A worker has 530 MB when it has imported all tests. Dropping
 programs after every module costs 40 % more processor time, because they are traced again.
 """
 

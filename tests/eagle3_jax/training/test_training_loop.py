@@ -1,5 +1,6 @@
 """A resumed run ends where an uninterrupted one ends; an interrupted one loses nothing."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,26 @@ from tiny_pair import VOCAB, tiny_target
 
 from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.checkpoint import Checkpoints
-from eagle3_jax.training.loop import Batches, Evaluation, TrainResult, TrainState, train
+from eagle3_jax.training.loop import (
+    Batches,
+    Evaluation,
+    StepFunction,
+    TrainResult,
+    TrainState,
+    train,
+)
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import Sample
 from eagle3_jax.training.target import target_step
 
-GRAPHDEF, PARAMS = nnx.split(tiny_target())
 OPTIMIZER = adamw(1e-2, 8, warmup=2)
-STEP = target_step(OPTIMIZER, GRAPHDEF)
+
+
+@functools.cache
+def target() -> tuple[StepFunction, Any]:
+    """A step of the target, and its first parameters."""
+    graphdef, params = nnx.split(tiny_target())
+    return target_step(OPTIMIZER, graphdef), params
 
 
 def batches() -> Batches:
@@ -30,10 +43,11 @@ def batches() -> Batches:
 
 
 def run(path: Path, steps: int, data: Batches | None = None, **options: Any) -> TrainResult:
-    params = jax.tree.map(jax.numpy.array, PARAMS)  # a step donates its state
+    step, params = target()
+    params = jax.tree.map(jax.numpy.array, params)  # a step donates its state
     return train(
         TrainState(params, OPTIMIZER.init(params)),
-        STEP,
+        step,
         data or batches(),
         Checkpoints(path),
         steps=steps,

@@ -1,12 +1,19 @@
 """The byte floor against a count by hand, and against the model it is about."""
 
 import jax
+import pytest
 from flax import nnx
 
+from eagle3_jax.models.kimi import KimiTarget
 from eagle3_tools.bench.cpu.byte_floor import byte_floor
 from eagle3_tools.bench.cpu.kimi_108m import random_target
 
-TARGET = nnx.eval_shape(random_target)
+
+@pytest.fixture(scope="module")
+def target() -> KimiTarget:
+    """The model's shapes without weights."""
+    return nnx.eval_shape(random_target)
+
 
 # hidden 512: q_a 512x256, its norm 256, q_b 256x768, kv_a 512x160, its norm 128,
 # kv_b 128x8x(64+64), o 512x512
@@ -23,30 +30,30 @@ def by_hand(experts: int) -> int:
     return 8 * ATTENTION + dense + 7 * moe + norms + 512 * 8192
 
 
-def test_a_step_of_one_row_reads_what_a_count_by_hand_says() -> None:
-    floor = byte_floor(TARGET, batch=1, context=100, distinct_experts=4)
+def test_a_step_of_one_row_reads_what_a_count_by_hand_says(target: KimiTarget) -> None:
+    floor = byte_floor(target, batch=1, context=100, distinct_experts=4)
     assert floor.weight_bytes == 4 * (by_hand(4) + 512)
     assert floor.kv_bytes == 4 * 100 * 8 * 160
     assert floor.distinct_experts == 4
     assert round(floor.weight_bytes / 1e6) == 107
 
 
-def test_a_large_batch_reads_every_expert_once() -> None:
-    floor = byte_floor(TARGET, batch=64, context=0, distinct_experts=32)
+def test_a_large_batch_reads_every_expert_once(target: KimiTarget) -> None:
+    floor = byte_floor(target, batch=64, context=0, distinct_experts=32)
     assert floor.weight_bytes == 4 * (by_hand(32) + 64 * 512)
 
 
-def test_shared_choices_read_fewer_experts() -> None:
-    floors = [byte_floor(TARGET, batch=8, context=10, distinct_experts=n) for n in (32, 20.5)]
+def test_shared_choices_read_fewer_experts(target: KimiTarget) -> None:
+    floors = [byte_floor(target, batch=8, context=10, distinct_experts=n) for n in (32, 20.5)]
     assert floors[0].total - floors[1].total == round(4 * 7 * (32 - 20.5) * EXPERT)
 
 
-def test_seconds_are_bytes_over_bandwidth() -> None:
-    floor = byte_floor(TARGET, batch=1, context=0, distinct_experts=4)
+def test_seconds_are_bytes_over_bandwidth(target: KimiTarget) -> None:
+    floor = byte_floor(target, batch=1, context=0, distinct_experts=4)
     assert floor.seconds(floor.total / 2) == 2
 
 
-def test_the_random_model_has_108_million_parameters() -> None:
-    total = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(TARGET)))
+def test_the_random_model_has_108_million_parameters(target: KimiTarget) -> None:
+    total = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(target)))
     assert total == by_hand(32) + 8192 * 512
     assert round(total / 1e6) == 108

@@ -1,4 +1,4 @@
-"""Published checkpoints as abstract models, built once a session."""
+"""Published checkpoints as abstract models, built once a session on first use."""
 
 import functools
 import json
@@ -10,6 +10,9 @@ from oracle_files import ORACLES
 from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_tools.plan.compile.training_step import TARGETS, step_options
+from eagle3_tools.plan.planner import read_pair
+from eagle3_tools.plan.training.model import TrainingPlan
 
 PUBLISHED = ORACLES / "published"
 LAYERS = 61
@@ -30,6 +33,13 @@ def target(name: str) -> Target:
 def draft(name: str) -> Eagle3Draft:
     """For a target of 61 layers."""
     return draft_from_config(published(name, "config"), jnp.bfloat16, num_target_layers=LAYERS)
+
+
+@functools.cache
+def training_plan(draft: str) -> TrainingPlan:
+    """A step of this draft beside the first target."""
+    options = step_options(PUBLISHED, TARGETS[0], draft)
+    return TrainingPlan(options, read_pair(options.pair))
 
 
 def text_bytes(name: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from published_pairs import PUBLISHED, draft, published, target
+from published_pairs import PUBLISHED, draft, published, target, training_plan
 from rich.console import Console
 
 from eagle3_jax.config.vision import VisionConfig
@@ -30,26 +30,22 @@ from eagle3_tools.plan.compile.full_size import (
 from eagle3_tools.plan.compile.full_size_pairs import full_size_options, print_rounds
 from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES, RoundReport, launches_of_layers
 from eagle3_tools.plan.compile.report import ProgramReport, refusals
-from eagle3_tools.plan.compile.training_step import (
-    DRAFTS,
-    TARGETS,
-    step_options,
-    training_problems,
-)
+from eagle3_tools.plan.compile.training_step import DRAFTS, training_problems
 from eagle3_tools.plan.model.parallel import Parallelism
-from eagle3_tools.plan.planner import AbstractPair, read_pair
-from eagle3_tools.plan.training.model import TrainingPlan
+from eagle3_tools.plan.planner import AbstractPair
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import choose
 
 OPTIONS = next(full_size_options(PUBLISHED))
-PAIR = AbstractPair(target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-fp8"))
+FP8, MLA = "kimi-k2.5-eagle3-fp8", "kimi-k2.5-eagle3-mla"
 DIVIDED = replace(OPTIONS, parallel=Parallelism(8, 8, context_parts=8))
-MLA_PAIR = AbstractPair(PAIR.target, draft("kimi-k2.5-eagle3-mla"))
-STEP = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
 VISION = VisionConfig.from_hf(published("kimi-k2.5-mxfp4", "config"))
 GATHERED = 19 << 20
 """Bytes that a prefill may gather at a time."""
+
+
+def pair_of(name: str = FP8) -> AbstractPair:
+    return AbstractPair(target("kimi-k2.5-mxfp4"), draft(name))
 
 
 def hlo(*lines: str) -> str:
@@ -82,7 +78,7 @@ def weight(*shape: int) -> jax.ShapeDtypeStruct:
 
 def of_round(planned_state: int = 800, **changes: Any) -> list[str]:
     compiled = CompiledRound(replace(ROUND, **changes), [weight(7168, 256)], 800)
-    return list(full_size_problems(OPTIONS, PAIR, compiled, 1000, planned_state))
+    return list(full_size_problems(OPTIONS, pair_of(), compiled, 1000, planned_state))
 
 
 def of_prefill(**changes: Any) -> list[str]:
@@ -94,15 +90,16 @@ def of_tower(per_block: float = 8, **changes: Any) -> list[str]:
     return list(tower.tower_problems(job, VISION, program, [weight(1152, 4304)], 500, per_block))
 
 
-PLAN = TrainingPlan(STEP, read_pair(STEP.pair))
-GIVEN, TAKEN = (sum(found("features").values()) for found in (PLAN.arguments, PLAN.temporaries))
-
-
-def of_step(**changes: Any) -> list[str]:
-    """Of the target's pass before an update."""
-    given = {"hlo": hlo(fusion("2048,640")), "argument_bytes": GIVEN, "temporary_bytes": TAKEN}
+def of_step(arguments: float = 1, temporaries: float = 1, **changes: Any) -> list[str]:
+    """Of the target's pass before an update, given these parts of the planned bytes."""
+    plan = training_plan(DRAFTS[0])
+    given = {
+        "hlo": hlo(fusion("2048,640")),
+        "argument_bytes": int(arguments * sum(plan.arguments("features").values())),
+        "temporary_bytes": int(temporaries * sum(plan.temporaries("features").values())),
+    }
     program = replace(ROUND, **given | changes)
-    return list(training_problems(PLAN, "features", program, [weight(7168, 640)], 800))
+    return list(training_problems(plan, "features", program, [weight(7168, 640)], 800))
 
 
 def test_hidden_states_are_no_weights_and_arguments_may_differ_by_a_percent() -> None:
@@ -131,9 +128,9 @@ SPILL = {"kernels": [GpuKernel("k", 64, 3, 0, 0, 0, 256, {})]}
         (of_tower, {"temporary_bytes": 506}, "506 B of temporaries, 500 were planned"),
         (of_tower, {"hlo": hlo(f"ROOT {fusion('4304,1152')}")}, "as large as a weight"),
         (of_tower, SPILL, "k: 3 VGPR spills"),
-        (of_step, {"argument_bytes": int(1.02 * GIVEN)}, "B of arguments"),
-        (of_step, {"argument_bytes": int(0.98 * GIVEN)}, "B of arguments"),
-        (of_step, {"temporary_bytes": int(1.06 * TAKEN)}, "B of temporaries"),
+        (of_step, {"arguments": 1.02}, "B of arguments"),
+        (of_step, {"arguments": 0.98}, "B of arguments"),
+        (of_step, {"temporaries": 1.06}, "B of temporaries"),
         (of_step, {"alias_bytes": 799}, "799 B of 800 donated are written in place"),
         (of_step, {"hlo": hlo(fusion("7168,640"))}, "hidden makes bf16[7168, 640], as large"),
         (of_step, SPILL, "k: 3 VGPR spills"),
@@ -178,20 +175,20 @@ WHOLE_DRAFT = replace(OPTIONS, parallel=replace(OPTIONS.parallel, draft_devices=
 
 
 @pytest.mark.parametrize(
-    ("options", "pair", "found", "said"),
+    ("options", "draft", "found", "said"),
     [
-        (OPTIONS, PAIR, SUMS, []),
-        (OPTIONS, PAIR, [*SUMS, SUM], ["133 sums of hidden states, 132 would do"]),
-        (WHOLE_DRAFT, PAIR, SUMS, ["132 sums of hidden states, 123 would do"]),
-        (OPTIONS, PAIR, [LOGITS, PAIRS], ["all-gather of f32[64, 4, 163840]"]),
-        (DIVIDED, MLA_PAIR, [*SUMS, *exchanges()], []),
+        (OPTIONS, FP8, SUMS, []),
+        (OPTIONS, FP8, [*SUMS, SUM], ["133 sums of hidden states, 132 would do"]),
+        (WHOLE_DRAFT, FP8, SUMS, ["132 sums of hidden states, 123 would do"]),
+        (OPTIONS, FP8, [LOGITS, PAIRS], ["all-gather of f32[64, 4, 163840]"]),
+        (DIVIDED, MLA, [*SUMS, *exchanges()], []),
     ],
     ids=["least", "one sum more", "a whole draft", "logits", "divided"],
 )
 def test_collectives_beyond_those_of_the_layers_are_said(
-    options: Any, pair: AbstractPair, found: list[Collective], said: list[str]
+    options: Any, draft: str, found: list[Collective], said: list[str]
 ) -> None:
-    assert list(collective_problems(found, options, pair)) == said
+    assert list(collective_problems(found, options, pair_of(draft))) == said
 
 
 @pytest.mark.parametrize(
@@ -205,7 +202,7 @@ def test_collectives_beyond_those_of_the_layers_are_said(
     ids=["a gather too few", "an exchange too few", "an exchange too many", "other rows"],
 )
 def test_other_exchanges_of_divided_contexts_are_said(found: list[Collective], kind: str) -> None:
-    said = list(collective_problems([*SUMS, *found], DIVIDED, MLA_PAIR))
+    said = list(collective_problems([*SUMS, *found], DIVIDED, pair_of(MLA)))
     assert said[0].startswith(f"{kind} of ") and said[0].endswith(" were expected")
 
 
@@ -213,7 +210,7 @@ def test_other_exchanges_of_divided_contexts_are_said(found: list[Collective], k
 def test_a_collective_of_the_caches_size_is_said(shape: tuple[int, ...]) -> None:
     """Even where its shape looks like that of all heads."""
     found = [*SUMS, *exchanges(), gather("bf16", *shape)]
-    assert len(list(collective_problems(found, DIVIDED, MLA_PAIR))) == 1
+    assert len(list(collective_problems(found, DIVIDED, pair_of(MLA)))) == 1
 
 
 REPORT = ProgramReport(

@@ -14,15 +14,13 @@ from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.model.rounds import Shapes
 from eagle3_tools.plan.model.target_work import target_shape
 
-PAIR = target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")
-
 
 @pytest.fixture(scope="module")
 def host() -> HostMemory:
-    parallel = Parallelism(8, 8)
-    shapes = Shapes(target_shape(PAIR[0], parallel), draft_shape(PAIR[1], parallel), GPUS["MI355X"])
+    pair, parallel = (target("kimi-k2.5-mxfp4"), draft("kimi-k2.5-eagle3-mla")), Parallelism(8, 8)
+    shapes = Shapes(target_shape(pair[0], parallel), draft_shape(pair[1], parallel), GPUS["MI355X"])
     on = {name: replace(shapes, gpu=GPUS[name]) for name in ("MI355X", "MI325X")}
-    pools = kv_pools(*PAIR, Parallelism())
+    pools = kv_pools(*pair, Parallelism())
     return HostMemory(2_400_000_000_000, pools, on, "bfloat16", 16, 2048, 262_144)
 
 

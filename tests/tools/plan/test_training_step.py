@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from published_pairs import LAYERS, PUBLISHED, published
+from published_pairs import LAYERS, PUBLISHED, published, training_plan
 from rich.console import Console
 
 from convert.from_config import draft_from_config, target_from_config
@@ -28,7 +28,6 @@ from eagle3_tools.plan.compile.training_step import (
     step_options,
 )
 from eagle3_tools.plan.planner import AbstractPair, read_pair
-from eagle3_tools.plan.training.model import TrainingPlan
 
 OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])
 VOCAB, HIDDEN, LENGTH = 5120, 256, 384
@@ -101,7 +100,6 @@ def test_programs_compiled_for_one_pair_hold_for_all_four() -> None:
     assert [list(found.values()) for found in compiled.values()] == [[2, 2], [2, 2]]
 
 
-PLAN = TrainingPlan(OPTIONS, read_pair(OPTIONS.pair))
 SUM = Collective("all-reduce", "bf16", (1, 2048, 7168), 0)
 
 
@@ -111,23 +109,22 @@ def summed(width: int) -> Collective:
 
 
 def test_logits_a_third_sum_a_layer_and_sums_of_other_widths_are_said() -> None:
-    sums = [SUM] * (2 * 61 + 1)
-    assert list(collective_problems(PLAN, "features", sums)) == []
-    (said,) = collective_problems(PLAN, "features", [*sums, SUM])
+    sums, planned = [SUM] * (2 * 61 + 1), training_plan(DRAFTS[0])
+    assert list(collective_problems(planned, "features", sums)) == []
+    (said,) = collective_problems(planned, "features", [*sums, SUM])
     assert said == "124 sums of hidden states, 123 would do"
     logits = Collective("all-gather", "f32", (1, 256, 163840), 80)
     compared = Collective("all-reduce", "bf16", (4 * 256 * 7168,), 80)
     latents = Collective("all-reduce", "bf16", (20480 * 576,), 0)
     heads = [SUM, summed(7168), summed(14336), compared]
-    assert list(collective_problems(PLAN, "update", heads)) == []
-    options = step_options(PUBLISHED, TARGETS[0], DRAFTS[1])
-    plan = TrainingPlan(options, read_pair(options.pair))
-    assert list(collective_problems(plan, "update", [*heads, summed(1536), latents])) == []
+    assert list(collective_problems(planned, "update", heads)) == []
+    of_latents = training_plan(DRAFTS[1])
+    assert list(collective_problems(of_latents, "update", [*heads, summed(1536), latents])) == []
     others = (summed(1536), latents, summed(20480), replace(summed(14336), kind="all-gather"))
     for refused in (logits, *others):
-        (said,) = collective_problems(PLAN, "update", [refused])
+        (said,) = collective_problems(planned, "update", [refused])
         assert said == f"{refused.kind} of {refused.dtype}{list(refused.shape)}"
-    (said,) = collective_problems(PLAN, "features", [summed(14336)])
+    (said,) = collective_problems(planned, "features", [summed(14336)])
     assert said == "all-reduce of bf16[20480, 14336]"
 
 
