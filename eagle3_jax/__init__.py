@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from eagle3_jax.generation import Generation as Generation
     from eagle3_jax.generation import generate as generate
     from eagle3_jax.models.eagle3 import Eagle3Draft as Eagle3Draft
+    from eagle3_jax.models.grouped import GroupedQueryTarget as GroupedQueryTarget
     from eagle3_jax.models.kimi import KimiTarget as KimiTarget
-    from eagle3_jax.models.minimax import MiniMaxTarget as MiniMaxTarget
     from eagle3_jax.models.target import Target as Target
     from eagle3_jax.models.vision import VisionModel as VisionModel
     from eagle3_jax.sampling.params import SamplingParams as SamplingParams
@@ -32,8 +32,8 @@ __getattr__ = lazy_names(
         "eagle3_jax.full_pass": ("TargetOutput", "draft_forward", "forward"),
         "eagle3_jax.generation": ("Generation", "generate"),
         "eagle3_jax.models.eagle3": ("Eagle3Draft",),
+        "eagle3_jax.models.grouped": ("GroupedQueryTarget",),
         "eagle3_jax.models.kimi": ("KimiTarget",),
-        "eagle3_jax.models.minimax": ("MiniMaxTarget",),
         "eagle3_jax.models.target": ("Target",),
         "eagle3_jax.models.vision": ("VisionModel",),
         "eagle3_jax.sampling.params": ("SamplingParams",),

@@ -12,31 +12,33 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch import nn
+from transformers import AutoConfig
 
 from convert.files.safetensors_files import open_checkpoint
 from convert.published.read_parameter import read_dequantized
 from convert.published.weights import find_weights
+from eagle3_jax.config.targets import READERS
 
 PREFIXES = ("language_model.model.", "language_model.", "model.", "")
 
 
 @dataclass(frozen=True)
 class TorchFamily:
-    """One of transformers' model packages, and the prefix of its class names.
+    """A model of transformers, by its `model_type` there.
 
     `mlp` and `expert_names` are names in files: of a layer's `mlp`; of an expert's gate, up and
     down.
     """
 
-    package: str
-    classes: str
+    model_type: str
     mlp: str = "mlp"
     expert_names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
     def part(self, name: str) -> Any:
         """Return a class such as `DecoderLayer`; ImportError if transformers is too old."""
-        module = import_module(f"transformers.models.{self.package}.modeling_{self.package}")
-        return getattr(module, self.classes + name)
+        config = type(AutoConfig.for_model(self.model_type))
+        module = import_module(config.__module__.replace("configuration", "modeling"))
+        return getattr(module, config.__name__.removesuffix("Config") + name)
 
     def published_name(self, path: str) -> str:
         """Return the name in the files for a path within a layer."""
@@ -44,23 +46,21 @@ class TorchFamily:
         return (self.mlp if first == "mlp" else first) + dot + rest
 
 
-FAMILIES = {
-    "kimi_k2": TorchFamily("deepseek_v3", "DeepseekV3"),
-    "deepseek_v3": TorchFamily("deepseek_v3", "DeepseekV3"),
-    "minimax_m2": TorchFamily("minimax_m2", "MiniMaxM2", "block_sparse_moe", ("w1", "w3", "w2")),
-    "llama": TorchFamily("llama", "Llama"),
+OTHER_NAMES = {
+    "kimi_k2": TorchFamily("deepseek_v3"),
+    "minimax_m2": TorchFamily("minimax_m2", "block_sparse_moe", ("w1", "w3", "w2")),
 }
-"""Model families by the `model_type` of the text model's config.json."""
+"""Models by the `model_type` in config.json, where transformers has other names than the files."""
 
 
 def torch_family(model_type: object) -> TorchFamily:
-    """Return the family of a `model_type`; ValueError if transformers has no counterpart."""
-    if model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
+    """Return the family of a target's `model_type`; ValueError if no target has this type."""
+    if model_type not in READERS:
+        known = ", ".join(READERS)
         raise ValueError(
             f"model_type must be one of {known}, which transformers has too; got {model_type!r}"
         )
-    return FAMILIES[str(model_type)]
+    return OTHER_NAMES.get(f"{model_type}", TorchFamily(f"{model_type}"))
 
 
 class PublishedTensors:

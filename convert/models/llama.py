@@ -4,7 +4,7 @@ from typing import Any
 
 from convert.models.config_json import text_model_to_hf
 from convert.models.rules import Rule, norm_rule, projection_rule
-from eagle3_jax.config import LlamaConfig
+from eagle3_jax.config.llama import LlamaConfig
 
 _LAYER = "layers.{layer}."
 

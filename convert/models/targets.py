@@ -9,7 +9,8 @@ from convert.models.llama import llama_rules, llama_to_hf
 from convert.models.minimax_m2 import minimax_rules, minimax_to_hf
 from convert.models.rules import Rule
 from convert.published.exclude import unprefixed
-from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
+from eagle3_jax.config import KimiConfig, MiniMaxConfig, TargetConfig
+from eagle3_jax.config.llama import LlamaConfig
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from eagle3_jax.config.draft import default_aux_layer_ids as default_aux_layer_i
 from eagle3_jax.config.kimi import KimiConfig as KimiConfig
 from eagle3_jax.config.latent import LatentAttentionConfig as LatentAttentionConfig
 from eagle3_jax.config.latent import LatentShape as LatentShape
-from eagle3_jax.config.llama import LlamaConfig as LlamaConfig
 from eagle3_jax.config.minimax import MiniMaxConfig as MiniMaxConfig
 from eagle3_jax.config.rope import RopeConfig as RopeConfig
 from eagle3_jax.config.rope import YarnConfig as YarnConfig
+from eagle3_jax.config.target import GroupedQueryConfig as GroupedQueryConfig
 from eagle3_jax.config.target import MoEConfig as MoEConfig
 from eagle3_jax.config.target import TargetConfig as TargetConfig
 from eagle3_jax.config.targets import read_target_config as read_target_config

@@ -7,16 +7,12 @@ from typing import Any
 from eagle3_jax.config.fields import DECODER
 from eagle3_jax.config.published import brief, read_sizes
 from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import TargetConfig, read_shared_fields, text_fields
+from eagle3_jax.config.target import GroupedQueryConfig, read_shared_fields, text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlamaConfig(TargetConfig):
+class LlamaConfig(GroupedQueryConfig):
     """A decoder with grouped-query attention and a dense MLP in every layer."""
-
-    intermediate_size: int
-    num_key_value_heads: int
-    head_dim: int
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "LlamaConfig":
@@ -36,17 +32,6 @@ class LlamaConfig(TargetConfig):
         if heads % fields["num_key_value_heads"] or fields["head_dim"] % 2:
             raise ValueError("num_key_value_heads must divide the heads, head_dim must be even")
         return cls(**fields, rope=RopeConfig.from_hf(text))
-
-    @property
-    def rope_dim(self) -> int:
-        """Number of rotated dimensions per head: all of them."""
-        return self.head_dim
-
-    @property
-    def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
-        own = {"kv_heads": self.num_key_value_heads, "mlp": self.intermediate_size}
-        return {**super().units, **own}
 
 
 LLAMA_FIELDS = DECODER.extended(

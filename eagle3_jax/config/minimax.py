@@ -7,22 +7,24 @@ from typing import Any
 from eagle3_jax.config.fields import DECODER
 from eagle3_jax.config.published import brief, read_sizes
 from eagle3_jax.config.rope import RopeConfig
-from eagle3_jax.config.target import MoEConfig, TargetConfig, read_shared_fields, text_fields
+from eagle3_jax.config.target import (
+    GroupedQueryConfig,
+    MoEConfig,
+    read_shared_fields,
+    text_fields,
+)
 
 FULL_ATTENTION = 1
 """Full attention in attn_type_list; its other value is the linear attention of older models."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniMaxConfig(TargetConfig):
+class MiniMaxConfig(GroupedQueryConfig):
     """A decoder with normed grouped-query attention and sigmoid-routed experts in every layer.
 
     `intermediate_size` is that of one expert. MTP modules are not run; a draft replaces them.
     """
 
-    intermediate_size: int
-    num_key_value_heads: int
-    head_dim: int
     rotary_dim: int
     num_local_experts: int
     num_experts_per_tok: int
@@ -52,6 +54,11 @@ class MiniMaxConfig(TargetConfig):
         return self.rotary_dim
 
     @property
+    def has_qk_norm(self) -> bool:
+        """Return whether queries and keys are normed before they are split into heads."""
+        return True
+
+    @property
     def moe(self) -> MoEConfig:
         """Expert configuration of every layer. The router is float32 in models of any dtype."""
         return MoEConfig(
@@ -64,16 +71,6 @@ class MiniMaxConfig(TargetConfig):
             routed_scaling_factor=1.0,
             router_dtype="float32",
         )
-
-    @property
-    def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
-        return {
-            **super().units,
-            "kv_heads": self.num_key_value_heads,
-            "expert": self.num_local_experts,
-            "expert_mlp": self.intermediate_size,
-        }
 
     @property
     def mtp_layers(self) -> range:

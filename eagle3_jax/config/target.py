@@ -57,6 +57,34 @@ class TargetConfig:
         return {"heads": self.num_attention_heads, "vocab": self.vocab_size}
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupedQueryConfig(TargetConfig):
+    """A decoder with grouped-query attention and, without `moe`, a dense MLP in every layer."""
+
+    intermediate_size: int
+    num_key_value_heads: int
+    head_dim: int
+
+    @property
+    def rope_dim(self) -> int:
+        """Number of rotated dimensions per head: all of them."""
+        return self.head_dim
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Return whether queries and keys are normed before they are split into heads."""
+        return False
+
+    @property
+    def units(self) -> dict[str, int]:
+        """Number of indivisible units on each logical axis."""
+        if (moe := self.moe) is None:
+            own = {"mlp": self.intermediate_size}
+        else:
+            own = {"expert": moe.n_routed_experts, "expert_mlp": moe.moe_intermediate_size}
+        return {**super().units, "kv_heads": self.num_key_value_heads, **own}
+
+
 def text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of the text model: the whole file or its `text_config`."""
     return read_mapping(config, "text_config") or config

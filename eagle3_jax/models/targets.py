@@ -6,19 +6,19 @@ from typing import Any
 from flax import nnx
 from jax.typing import DTypeLike
 
-from eagle3_jax.config import KimiConfig, LlamaConfig, MiniMaxConfig, TargetConfig
+from eagle3_jax.config import GroupedQueryConfig, KimiConfig, TargetConfig
+from eagle3_jax.models.grouped import GroupedQueryTarget
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_jax.models.llama import LlamaTarget
-from eagle3_jax.models.minimax import MiniMaxTarget
 from eagle3_jax.models.target import Target
 
 TARGETS: Mapping[type[TargetConfig], Any] = {
     KimiConfig: KimiTarget,
-    MiniMaxConfig: MiniMaxTarget,
-    LlamaConfig: LlamaTarget,
+    GroupedQueryConfig: GroupedQueryTarget,
 }
+"""Class of a configuration, or a base class of it -> the target's module."""
 
 
 def make_target(config: TargetConfig, *, rngs: nnx.Rngs, dtype: DTypeLike) -> Target:
     """Make the target of a configuration, with random weights."""
-    return TARGETS[type(config)](config, rngs=rngs, dtype=dtype)
+    module = next(made for kind, made in TARGETS.items() if isinstance(config, kind))
+    return module(config, rngs=rngs, dtype=dtype)

@@ -18,12 +18,12 @@ from eagle3_jax.config import (
     DraftConfig,
     KimiConfig,
     LatentShape,
-    LlamaConfig,
     MiniMaxConfig,
     RopeConfig,
     TargetConfig,
     YarnConfig,
 )
+from eagle3_jax.config.llama import LlamaConfig
 from eagle3_jax.layers.gqa import GQAttention
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.models.eagle3 import Eagle3Draft

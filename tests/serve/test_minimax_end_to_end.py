@@ -14,7 +14,7 @@ from flax import nnx
 from tiny import DRAFT, MINIMAX, tiny_draft
 
 from convert import load_tokenizer, save_hf
-from eagle3_jax.models.minimax import MiniMaxTarget
+from eagle3_jax.models.grouped import GroupedQueryTarget
 from serve.demo import demo_target_dir
 from serve.generate.cli import main
 from serve.pair.loading import build_engine, load_pair
@@ -27,7 +27,7 @@ TOKENIZER_FILES = ("tiktoken.model", "tokenizer_config.json", "chat_template.jin
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Directories of a target and its draft, in published form."""
     into, vocab = tmp_path_factory.mktemp("pair"), load_tokenizer(demo_target_dir()).vocab_size
-    target = MiniMaxTarget(replace(MINIMAX, vocab_size=vocab), rngs=nnx.Rngs(0))
+    target = GroupedQueryTarget(replace(MINIMAX, vocab_size=vocab), rngs=nnx.Rngs(0))
     # As drawn the head's scores are all but equal.
     head: Any = target.lm_head.kernel
     head.set_value(50 * head.get_value())

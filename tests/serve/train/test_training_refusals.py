@@ -12,8 +12,8 @@ from oracle_files import ORACLES
 import serve.train.draft
 from convert import save_hf
 from convert.abstract_model import AbstractModel
-from eagle3_jax.config import LlamaConfig
-from eagle3_jax.models.llama import LlamaTarget
+from eagle3_jax.config.llama import LlamaConfig
+from eagle3_jax.models.grouped import GroupedQueryTarget
 from serve.demo import demo_target_dir
 from serve.train import run
 from serve.train.cli import main
@@ -41,7 +41,7 @@ def command(output: Path, *more: str) -> list[str]:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directories and files that the commands name."""
     places = tmp_path_factory.mktemp("places")
-    save_hf(LlamaTarget(LlamaConfig.from_hf(LLAMA), rngs=nnx.Rngs(0)), places / "llama")
+    save_hf(GroupedQueryTarget(LlamaConfig.from_hf(LLAMA), rngs=nnx.Rngs(0)), places / "llama")
     for source in TARGET.glob("t*"):
         shutil.copy(source, places / "llama")
     shutil.copytree(TARGET, places / "untold", ignore=lambda *_: ["chat_template.jinja"])
