@@ -48,6 +48,7 @@ def load(batch: int, bound: Bound = "tuned", context: float = 1536, drafted: str
     return pair.load(StepRows(batch, 1, context, 2), bound)
 
 
+@pytest.mark.usefixtures("every_sum_starts_alike")
 @pytest.mark.parametrize(
     ("batch", "q_len", "ms"),
     [
@@ -88,6 +89,7 @@ def test_drafting_costs_what_was_computed_apart(
     assert found == pytest.approx(ms, rel=0.02)
 
 
+@pytest.mark.usefixtures("every_sum_starts_alike")
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_rounds_follow_the_curves_that_the_controller_is_tested_on(bound: Bound) -> None:
     curves = ROUND_MS["roof" if bound == "datasheet" else "tuned"]
@@ -106,6 +108,7 @@ def test_a_step_has_the_launches_that_were_counted_apart() -> None:
     assert counted == expected
 
 
+@pytest.mark.usefixtures("every_sum_starts_alike")
 @pytest.mark.parametrize(
     ("batch", "ratios"), [(4, (1.03, 1.05)), (16, (1.06, 1.11)), (64, (1.17, 1.33))]
 )
@@ -127,6 +130,7 @@ def test_a_small_mi325x_step_costs_what_was_computed_apart() -> None:
         assert found == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.usefixtures("every_sum_starts_alike")
 def test_the_best_k_is_the_one_that_was_computed_apart() -> None:
     """The published draft on one device; at the datasheet's limit small batches want one draft."""
     assert [load(c).best.num_speculative_tokens for c in (4, 16, 64)] == [3, 4, 4]

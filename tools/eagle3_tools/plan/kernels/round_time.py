@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.record import CaseFacts
-from eagle3_tools.plan.data.fixed_costs import Running
+from eagle3_tools.plan.data.fixed_costs import launch_seconds
 from eagle3_tools.plan.data.gpus import GPUS, Gpu
 from eagle3_tools.plan.kernels.round_launches import Launches, RoundOf
+from eagle3_tools.plan.model.kernels import AllReduce
 
 OF_LIBRARY = 0.75
 """Fraction of HBM that XLA's own products reach, as AITER's do (`eagle3_tools.plan.data.gpus`)."""
@@ -50,17 +51,18 @@ class RoundTime:
         """Time of all kernels."""
         return sum(self.parts.values(), PartTime())
 
-    def sums(self, running: Running) -> float:
-        """Return the seconds of all sums over devices."""
-        return sum(
-            times * running.sum_seconds(nbytes, self.of.devices, self.gpu)
-            for times, nbytes in self.of.sums
-        )
+    @property
+    def sums(self) -> float:
+        """Seconds of all sums over devices."""
+        sums = (AllReduce(nbytes, self.of.devices, times) for times, nbytes in self.of.sums)
+        return sum(each.seconds(self.gpu, "tuned") for each in sums)
 
-    def seconds(self, running: Running) -> float:
-        gap = self.model.graph_gap
-        launched = sum(n * running.launch_seconds(each, gap) for each, n in self.launches)
-        return launched + self.sums(running)
+    def seconds(self, *, command_buffers: bool) -> float:
+        """Return the time of the round, with the gaps between kernels and the sums."""
+        return self.sums + sum(
+            n * launch_seconds(each, self.model.graph_gap, command_buffers=command_buffers)
+            for each, n in self.launches
+        )
 
 
 def round_time(of: RoundOf, gpu_name: str, cases: Mapping[str, CaseFacts]) -> RoundTime:

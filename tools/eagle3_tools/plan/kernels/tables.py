@@ -10,7 +10,6 @@ from rich.table import Table
 from eagle3_tools.kernel_model.facts import KernelFacts
 from eagle3_tools.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded
-from eagle3_tools.plan.data.fixed_costs import Running
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.kernels.peers import SOURCE, peers
 from eagle3_tools.plan.kernels.round_launches import RoundOf, Scheme
@@ -18,12 +17,6 @@ from eagle3_tools.plan.kernels.round_time import RoundTime, round_time
 from serve.text_table import text_table
 
 BATCHES, DEVICES = (16, 64), (4, 8)
-RUNNING = {
-    "no command buffers, RCCL": Running(False, False),
-    "command buffers, RCCL": Running(True, False),
-    "no command buffers, one or two shots": Running(False, True),
-    "command buffers, one or two shots": Running(True, True),
-}
 _KERNEL_HEADINGS = (
     *("case", "kernel", "programs", "steps", "in flight\nKiB", "needed", "loads\nB a lane"),
     *("regis-\nters", "LDS\nKiB", "us", "share", "limit"),
@@ -106,19 +99,16 @@ def _shares(rounds: list[RoundTime]) -> Table:
 
 def _steps(rounds: list[RoundTime]) -> Table:
     title = "The whole round, ms: kernels, the gaps between them, sums over devices"
-    headings = ("", "kernels", "of kernels", *RUNNING)
+    headings = ("", "kernels", "of kernels", "sums", "no command buffers", "command buffers")
     table = text_table(title, headings, left=("",))
     for one in rounds:
         whole = one.kernels
-        cells = (
-            f"{1e3 * one.seconds(running):.2f} (sums {1e3 * one.sums(running):.2f})"
-            for running in RUNNING.values()
-        )
+        waits = (one.sums, *(one.seconds(command_buffers=replayed) for replayed in (False, True)))
         table.add_row(
             round_name(one).replace("\n", " "),
             f"{whole.kernels}",
             f"{1e3 * whole.seconds:.2f}",
-            *cells,
+            *(f"{1e3 * each:.2f}" for each in waits),
         )
     return table
 

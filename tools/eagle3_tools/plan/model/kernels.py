@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from eagle3_tools.plan.data.fixed_costs import sum_start_seconds
 from eagle3_tools.plan.data.gpus import Gpu
 from eagle3_tools.plan.data.tuned import KernelKind
 
@@ -58,7 +59,8 @@ class AllReduce:
         wire = 2 * (self.devices - 1) / self.devices * self.nbytes / links
         if bound == "datasheet":
             return self.times * wire
-        return self.times * (gpu.all_reduce.seconds + wire / gpu.all_reduce.of_bandwidth)
+        start = sum_start_seconds(self.nbytes, self.devices, gpu)
+        return self.times * (start + wire / gpu.all_reduce.of_bandwidth)
 
 
 @dataclass(frozen=True)
