@@ -52,13 +52,15 @@ MI325X = Gpu("gfx942", fp8=jnp.float8_e4m3fnuz, rounds_to_bfloat16=False, kind="
 H200 = Gpu("sm_90", lds_bytes=232448, warp_group=64, kind="NVIDIA H200")
 KNOWN = {gpu.arch: gpu for gpu in (MI355X, MI325X, H200)}
 
+# XLA counts a donated pool that is written in place twice. It then finds that pools which fill the
+# memory do not fit, and would recompute results to make room: 1,800 operations of a round. The slop
+# factor lets it use a hundred times what the arguments leave.
+_FITS = {"xla_gpu_memory_limit_slop_factor": "10000"}
 COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {
     # Without autotuning, XLA's own matrix products have arbitrary tiles and sum split-K parts in a
     # separate launch. hipBLASLt takes one launch, which also adds the residual.
-    # XLA counts a donated pool that is written in place twice. It then finds that pools which fill
-    # the memory do not fit, and would recompute results to make room: 1,800 operations of a round.
-    # The slop factor lets it use a hundred times what the arguments leave.
-    "gfx": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_memory_limit_slop_factor": "10000"},
+    "gfx": {"xla_gpu_enable_triton_gemm": False, **_FITS},
+    "sm_": {**_FITS},
 }
 """XLA's compiler options by prefix of the architecture's name."""
 

@@ -4,7 +4,10 @@ It knows no requests. Processes that hold parts of one mesh have an executor eac
 calls in the same order.
 """
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +40,8 @@ from eagle3_jax.models.vision import VisionModel
 
 Progress = Callable[[str, int, int], None]
 """Called with (program, done, total) as programs compile."""
+MOST_COMPILERS = 8
+"""Maximum programs that compile at the same time; each needs host memory."""
 
 
 class Executor:
@@ -92,14 +97,24 @@ class Executor:
         self.programs = all_programs(config, **parts, image_sizes=images.sizes if images else ())
 
     def compile(self, progress: Progress | None = None) -> None:
-        """Compile every program; otherwise each compiles when it first runs."""
-        for done, program in enumerate(self.programs):
-            if progress:
-                progress(str(program), done, len(self.programs))
-            if program.kind in PAGE_COPIES:
-                _ = self.pages
-            else:
-                self.compiled[program] = self._compile(program)
+        """Compile every program, as many at once as there are cores; else each at its first run."""
+        pool = ThreadPoolExecutor(min(MOST_COMPILERS, os.cpu_count() or 1))
+        try:
+            # Threads start without the caller's context, which chooses kernels.
+            compiling = {
+                program: pool.submit(copy_context().run, self._compile, program)
+                for program in self.programs
+                if program.kind not in PAGE_COPIES
+            }
+            for done, program in enumerate(self.programs):
+                if progress:
+                    progress(str(program), done, len(self.programs))
+                if program in compiling:
+                    self.compiled[program] = compiling[program].result()
+                else:
+                    _ = self.pages
+        finally:
+            pool.shutdown(cancel_futures=True)
         if progress:
             progress("ready", len(self.programs), len(self.programs))
 
