@@ -106,7 +106,11 @@ class Form:
         if len(parts[self.main].shape) != 2:
             info = parts[self.main]
             return [*found, f"{info.name}: expected [out, in], got shape {info.shape}"]
-        for part, allowed in self.part_shapes(*self.shape(parts)).items():
+        (outputs, inputs), group = self.shape(parts), WEIGHT_FORMATS[self.weights].group
+        if group is not None and inputs % group:
+            expected = f"inputs in groups of {group}, which share a scale in {self.label}"
+            return [*found, f"{parts[self.main].name}: expected {expected}; got {inputs} inputs"]
+        for part, allowed in self.part_shapes(outputs, inputs).items():
             info = parts.get(part)
             if info is not None and info.shape not in allowed:
                 shapes = " or ".join(map(str, allowed))

@@ -21,7 +21,7 @@ from eagle3_jax.speculative.state import DecodeState
 from pallas_kernels import gpu
 
 
-class Replicas(NamedTuple):
+class Holders(NamedTuple):
     """`number` devices that hold the same rows of a pool, every `stride`-th."""
 
     number: int
@@ -45,17 +45,17 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
     pools, placed = state.target_pools + state.draft_pools, state.slots.seq_lens.sharding
     mesh = placed.mesh if isinstance(placed, NamedSharding) else None
     assert not isinstance(mesh, AbstractMesh), "shapes of a state lie on devices"
-    replicas = [_replicas(pool, mesh) for pool in pools]
+    holders = [_holders(pool, mesh) for pool in pools]
 
     def save(pools: KVPools, ids: Int[Array, " pages"]) -> tuple[UInt8[Array, " bytes"], ...]:
-        rows = [_carried(pool, ids, of) for pool, of in zip(pools, replicas, strict=True)]
+        rows = [_carried(pool, ids, of) for pool, of in zip(pools, holders, strict=True)]
         return tuple(jnp.concatenate(rows, axis=1))
 
     def load(
         pools: KVPools, ids: Int[Array, " pages"], pages: tuple[UInt8[Array, " bytes"], ...]
     ) -> tuple[KVPool, ...]:
         carried, start, loaded = jnp.stack(pages), 0, []
-        for pool, of in zip(pools, replicas, strict=True):
+        for pool, of in zip(pools, holders, strict=True):
             size = _carried_bytes(pool, of)
             loaded.append(_with_carried(pool, ids, carried[:, start : start + size], of))
             start += size
@@ -80,21 +80,21 @@ def compile_copies(state: DecodeState) -> CopyPrograms:
     return CopyPrograms(saver, loader.compile(compiler_options=options), pages[0].size, lies)
 
 
-def _replicas(pool: KVPool, mesh: Mesh | None) -> Replicas:
+def _holders(pool: KVPool, mesh: Mesh | None) -> Holders:
     """Return the devices with the same rows of a pool.
 
     Of a shared KV head's keys and values each device carries all it has.
     """
     stored, _ = rows_and_scale(pool)
     if mesh is None:
-        return Replicas(1, 1)
+        return Holders(1, 1)
     lies: Any = stored.sharding
     if all(axes is None for axes in lies.spec):
-        return Replicas(mesh.size, 1)
+        return Holders(mesh.size, 1)
     latent = stored.ndim == len(("page", "position", "latent"))
     if isinstance(pool, SplitPool) and latent:
-        return Replicas(mesh.size // pool.parts, pool.parts)
-    return Replicas(1, 1)
+        return Holders(mesh.size // pool.parts, pool.parts)
+    return Holders(1, 1)
 
 
 def _page_bytes(pool: KVPool) -> int:
@@ -103,33 +103,33 @@ def _page_bytes(pool: KVPool) -> int:
     return math.prod(stored.shape[1:]) * stored.dtype.itemsize
 
 
-def _carried_bytes(pool: KVPool, replicas: Replicas) -> int:
-    return -(-_page_bytes(pool) // replicas.number)
+def _carried_bytes(pool: KVPool, holders: Holders) -> int:
+    return -(-_page_bytes(pool) // holders.number)
 
 
 def _carried(
-    pool: KVPool, ids: Int[Array, " pages"], replicas: Replicas
+    pool: KVPool, ids: Int[Array, " pages"], holders: Holders
 ) -> UInt8[Array, "pages bytes"]:
     """Return this device's part of these pages as bytes."""
     stored, _ = rows_and_scale(pool)
     rows = stored.at[ids].get(mode="promise_in_bounds")
     flat = lax.bitcast_convert_type(rows, jnp.uint8).reshape(len(ids), -1)
-    if replicas.number == 1:
+    if holders.number == 1:
         return flat
-    size = _carried_bytes(pool, replicas)
-    flat = jnp.pad(flat, ((0, 0), (0, size * replicas.number - flat.shape[1])))
-    own = lax.axis_index(DEVICES) // replicas.stride
+    size = _carried_bytes(pool, holders)
+    flat = jnp.pad(flat, ((0, 0), (0, size * holders.number - flat.shape[1])))
+    own = lax.axis_index(DEVICES) // holders.stride
     return lax.dynamic_slice_in_dim(flat, own * size, size, axis=1)
 
 
 def _with_carried(
-    pool: KVPool, ids: Int[Array, " pages"], own: UInt8[Array, "pages bytes"], replicas: Replicas
+    pool: KVPool, ids: Int[Array, " pages"], own: UInt8[Array, "pages bytes"], holders: Holders
 ) -> KVPool:
     """Write pages to the pool, after gathering the parts of all devices."""
     stored, _ = rows_and_scale(pool)
-    if replicas.number > 1:
-        stride = replicas.stride
-        apart = [list(range(first, replicas.number * stride, stride)) for first in range(stride)]
+    if holders.number > 1:
+        stride = holders.stride
+        apart = [list(range(first, holders.number * stride, stride)) for first in range(stride)]
         groups = None if stride == 1 else apart
         own = lax.all_gather(own, DEVICES, axis=1, tiled=True, axis_index_groups=groups)
     bytes_of_row = (*stored.shape[1:], stored.dtype.itemsize)

@@ -50,19 +50,26 @@ def run_each(
     """Yield function(job) for every job, in the order of `jobs`, or a Failure in its place.
 
     With `reuse` a process runs several jobs. It is replaced if it crashes, exceeds `limit_s` or
-    returns a Last. `function` must be at a module's top level, as `multiprocessing` requires.
+    returns a Last. After a process that does not start, as its error on stderr says, no other is
+    tried. `function` must be at a module's top level, as `multiprocessing` requires.
     """
     idle: SimpleQueue[_Worker] = SimpleQueue()
+    not_started: list[Failure] = []
     for _ in range(processes):
         idle.put(_Worker(function))
 
     def run(job: Any) -> Any:
         worker = idle.get()
         try:
+            if not_started:
+                return not_started[0]
             result = worker.run(job, limit_s)
             if not reuse:
                 worker.stop()
             return result
+        except _StartError as error:
+            not_started.append(Failure(f"{error}"))
+            return not_started[0]
         finally:
             idle.put(worker)
 
@@ -72,6 +79,10 @@ def run_each(
     finally:
         while not idle.empty():
             idle.get().stop()
+
+
+class _StartError(Exception):
+    """A process ended or did nothing before it was ready for a job."""
 
 
 class _Worker:
@@ -117,9 +128,16 @@ class _Worker:
         )
         self._process.start()
         theirs.close()
-        if not self._pipe.poll(_STARTING_S) or self._pipe.recv() != "ready":
-            raise RuntimeError(f"a worker did not start within {_STARTING_S:g} s")
-        return self._process
+        try:
+            if self._pipe.poll(_STARTING_S):
+                self._pipe.recv()
+                return self._process
+            reason = f"did not start within {_STARTING_S:g} s"
+        except (EOFError, OSError):
+            self._process.join()
+            reason = f"{_end(self._process.exitcode)} while it imported {self._function.__module__}"
+        self.stop()
+        raise _StartError(f"its process {reason}")
 
 
 def _work(function: Callable[[Any], Any], pipe: Connection, log: str) -> None:
