@@ -14,8 +14,8 @@ import pytest
 
 from convert.command_line.parser import SHELLS, OneLineParser
 from convert.command_line.reading import add_config_flag, read_command
-from docs.generator import ROOT
-from docs.generator.parsers import check_flags, entry_points, parser_of
+from eagle3_tools.reference import ROOT
+from eagle3_tools.reference.parsers import check_flags, entry_points, parser_of
 from serve.generate.flags import parse_generate_flags
 from serve.options.serve_flags import parse_serve_flags
 

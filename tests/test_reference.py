@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.generator import PAGES, ROOT
-from docs.generator.parsers import check_flags, entry_points
+from eagle3_tools.reference import PAGES, ROOT
+from eagle3_tools.reference.parsers import check_flags, entry_points
 from serve.options.serve_flags import parse_serve_flags
 
 COMMANDS = entry_points(ROOT)

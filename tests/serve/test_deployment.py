@@ -10,8 +10,8 @@ import yaml
 from fake_engine import FakeEngine
 from fake_server import Served, build_service
 
-from docs.generator import ROOT
-from docs.generator.parsers import parser_of
+from eagle3_tools.reference import ROOT
+from eagle3_tools.reference.parsers import parser_of
 from serve.app import create_app
 from serve.asgi.graceful import CONNECTION_TIMEOUT_S
 from serve.options.serve_flags import parse_serve_flags

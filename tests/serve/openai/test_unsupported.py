@@ -12,7 +12,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.shared_params import FunctionDefinition
 from pydantic import BaseModel
 
-from docs.generator import ROOT
+from eagle3_tools.reference import ROOT
 from serve.openai import protocol, tools
 from serve.openai.content import BREAKPOINT, IMAGE, TEXT, ImagePart, ImageURL, TextPart
 from serve.openai.unsupported import CHAT, COMPLETION, INSTEAD, MESSAGE, STREAM

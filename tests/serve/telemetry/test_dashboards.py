@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from fake_server import Served, served
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.generator import ROOT
+from eagle3_tools.reference import ROOT
 from serve.kv_transfer.consumer import TransferCounts
 from serve.telemetry.metrics import Metrics, render
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generator.commands import commands_page
-from docs.generator.kernel_changes import kernel_changes_page
-from docs.generator.python_api import python_page
-from docs.generator.request_options import options_page
+from eagle3_tools.reference.commands import commands_page
+from eagle3_tools.reference.kernel_changes import kernel_changes_page
+from eagle3_tools.reference.python_api import python_page
+from eagle3_tools.reference.request_options import options_page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES: dict[str, Callable[[Path], str]] = {
     "docs/reference/cli.md": commands_page,
     "docs/reference/kernel-changes.md": kernel_changes_page,

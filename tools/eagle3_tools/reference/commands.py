@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from convert.command_line.parser import stated_default
-from docs.generator.parsers import entry_points, parser_of
+from eagle3_tools.reference.parsers import entry_points, parser_of
 
 HEAD = """# Commands
 

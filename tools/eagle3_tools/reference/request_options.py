@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from docs.generator.commands import escape
 from eagle3_jax.sampling.params import REQUEST_OPTIONS
+from eagle3_tools.reference.commands import escape
 
 HEAD = """# Request options
 
