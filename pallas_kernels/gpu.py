@@ -6,10 +6,13 @@ reuse a traced program outside of it: JAX's caches do not know about it.
 """
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,17 +55,20 @@ MI325X = Gpu("gfx942", fp8=jnp.float8_e4m3fnuz, rounds_to_bfloat16=False, kind="
 H200 = Gpu("sm_90", lds_bytes=232448, warp_group=64, kind="NVIDIA H200")
 KNOWN = {gpu.arch: gpu for gpu in (MI355X, MI325X, H200)}
 
-# XLA counts a donated pool that is written in place twice. It then finds that pools which fill the
-# memory do not fit, and would recompute results to make room: 1,800 operations of a round. The slop
-# factor lets it use a hundred times what the arguments leave.
-_FITS = {"xla_gpu_memory_limit_slop_factor": "10000"}
-COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {
+AUTOTUNE_LEVEL = "xla_gpu_autotune_level"
+COMPILER_OPTIONS: dict[str, str | bool] = {
+    # XLA's autotuner keeps what was fastest at this start, so that programs differ between starts
+    # and from those that were checked.
+    AUTOTUNE_LEVEL: "0",
     # Without autotuning, XLA's own matrix products have arbitrary tiles and sum split-K parts in a
-    # separate launch. hipBLASLt takes one launch, which also adds the residual.
-    "gfx": {"xla_gpu_enable_triton_gemm": False, **_FITS},
-    "sm_": {**_FITS},
+    # separate launch. The library takes one launch, which also adds the residual.
+    "xla_gpu_enable_triton_gemm": False,
+    # XLA counts a donated pool that is written in place twice. It then finds that pools which fill
+    # the memory do not fit, and would recompute results to make room: 1,800 operations of a round.
+    # The slop factor lets it use a hundred times what the arguments leave.
+    "xla_gpu_memory_limit_slop_factor": "10000",
 }
-"""XLA's compiler options by prefix of the architecture's name."""
+"""XLA's compiler options for GPUs."""
 
 CPU_OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 0}
 """XLA's options for interpreted kernels, which take longer to compile than to run. CPU only."""
@@ -70,6 +76,7 @@ if jax.__version_info__ < (0, 11):  # XLA of JAX 0.11 lacks this option and abor
     CPU_OPTIONS["xla_cpu_use_fusion_emitters"] = False
 CPU_FLAGS = [f"--{name}={str(value).lower()}" for name, value in CPU_OPTIONS.items()]
 
+_PLUGIN = re.compile("jax-(rocm|cuda)[0-9]+-(pjrt|plugin)")
 _assumed: ContextVar[Gpu | None] = ContextVar("assumed", default=None)
 _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
@@ -91,10 +98,30 @@ def _arch_of(compute_capability: str) -> str:
     return f"sm_{name.replace('.', '')}" if name[:1].isdigit() else name
 
 
-def compiler_options() -> dict[str, str | bool]:
-    """Return XLA's compiler options for the current GPU."""
-    arch = current().arch
-    return next((found for name, found in COMPILER_OPTIONS.items() if arch.startswith(name)), {})
+def compiler_options(*, autotune: bool = False) -> dict[str, str | bool]:
+    """Return XLA's compiler options for the current GPU, without those that XLA_FLAGS sets.
+
+    With `autotune`, XLA's default level of autotuning counts.
+    """
+    given = {*xla_flags(), AUTOTUNE_LEVEL} if autotune else xla_flags()
+    options = {} if current().arch == "cpu" else COMPILER_OPTIONS
+    return {name: value for name, value in options.items() if name not in given}
+
+
+def xla_flags() -> dict[str, str]:
+    """Return the flags of XLA_FLAGS, or of the file that it names, without their dashes."""
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
+        with suppress(OSError):  # XLA ignores a file that it cannot read.
+            text = Path(text).read_text()
+    flags = (flag.removeprefix("--").partition("=") for flag in text.split() if flag[0] == "-")
+    return {name: value or "true" for name, _, value in flags}
+
+
+def plugin_versions() -> dict[str, str]:
+    """Return the versions of the packages that bring XLA's compilers for GPUs."""
+    found = ((package.name, package.version) for package in distributions())
+    return dict(sorted(one for one in found if _PLUGIN.fullmatch(one[0])))
 
 
 def compile_quickly() -> None:

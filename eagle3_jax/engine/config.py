@@ -118,6 +118,8 @@ class EngineConfig:
         kv_cache_scale: One scale for all pools or one per pool; fp8 needs it.
         kernels: Implementation of operations, None for the device's own (pallas_kernels.dispatch).
         xla_kernels: Operations whose kernel is off; XLA compiles their reference.
+        xla_autotune: XLA times its own kernels on the GPU and keeps the fastest, so that programs
+            may differ between starts.
         decode_context_parallel_size: Neighbours D that divide a page of latents or of a shared KV
             head, so that it has page_size * D tokens. D divides the devices that need the page.
         kv_offloading_bytes: Host memory for evicted pages, over all devices; 0 for none.
@@ -154,6 +156,7 @@ class EngineConfig:
     kv_cache_scale: float | KVScales | None = None
     kernels: str | None = None
     xla_kernels: tuple[str, ...] = ()
+    xla_autotune: bool = False
     decode_context_parallel_size: int = 1
     kv_offloading_bytes: int = 0
     kv_offloading_least_tokens: int = 1
@@ -192,6 +195,11 @@ class EngineConfig:
             raise ValueError(
                 "exact mode promises the tokens of plain decoding, which only "
                 f"rejection_sample_method 'coupled' keeps; got {method!r}"
+            )
+        if self.exact and self.xla_autotune:
+            raise ValueError(
+                "exact mode needs the same programs at every start, and autotuning may choose "
+                "others: leave xla_autotune out"
             )
         unknown = [name for name in self.xla_kernels if name not in OPERATIONS]
         if unknown:

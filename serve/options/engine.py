@@ -77,6 +77,11 @@ class EngineFlags:
         lambda text: tuple(text.split(",")),
         default=(),
     )
+    xla_autotune: bool = option(
+        "--xla-autotune",
+        "let XLA time its own kernels on the GPU and keep the fastest; programs, and with them "
+        "last bits, may then differ between starts",
+    )
     enable_prefix_caching: bool = option(
         "--enable-prefix-caching",
         "reuse the cache pages of prompts that began alike (the default)",

@@ -18,6 +18,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.speculative.state import DecodeState
+from pallas_kernels.gpu import AUTOTUNE_LEVEL, xla_flags
 from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
@@ -89,6 +90,7 @@ def load_pair(
     needed = prepared.weights_needed(notify)
     config = configure and configure(target.model.config, prepared.tokenizer)
     if config:
+        _check_autotuning(config)
         shapes = prepared.state_shapes
         if memory:
             usable = share_bytes(memory, allocator_share, target.devices)
@@ -100,6 +102,20 @@ def load_pair(
     for part in filter(None, (target, prepared.draft, prepared.vision)):
         part.fill()
     return pair_of(prepared, config)
+
+
+def _check_autotuning(config: EngineConfig) -> None:
+    """Raise ValueError if XLA_FLAGS contradict the configuration."""
+    level = xla_flags().get(AUTOTUNE_LEVEL)
+    if config.xla_autotune and level == "0":
+        raise ValueError(
+            f"--xla-autotune contradicts --{AUTOTUNE_LEVEL}=0 of XLA_FLAGS: leave one of them out"
+        )
+    if config.exact and level not in (None, "0"):
+        raise ValueError(
+            "--exact needs the same programs at every start, and autotuning may choose others: "
+            f"leave --{AUTOTUNE_LEVEL}={level} of XLA_FLAGS out"
+        )
 
 
 def pair_of(prepared: AbstractModels, config: EngineConfig | None = None) -> LoadedPair:

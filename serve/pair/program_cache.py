@@ -7,6 +7,7 @@ from tempfile import TemporaryFile
 
 import jax
 
+from pallas_kernels.gpu import plugin_versions
 from serve.pair.notices import Notify, print_to_stderr
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -15,16 +16,19 @@ VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 def keep_compiled_programs(notify: Notify = print_to_stderr) -> None:
     """Keep programs in the user's cache, unless JAX's variable names a directory, or "" for none.
 
-    If the directory is not writable, one line says what to do; existing programs are still read.
+    Each version of a compiler has a folder of its own, because JAX's names of programs tell
+    versions of jaxlib apart and not those of the plugin that compiled for the GPU. If the directory
+    is not writable, one line says what to do; existing programs are still read.
     """
     given = os.environ.get(VARIABLE)
-    if given == "" or "://" in (given or ""):
+    if given == "":
         return
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = Path(given or cache / "eagle3-jax")
-    if given is None:
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-    if (reason := _unwritable(directory)) is None:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folders = given or os.path.join(cache, "eagle3-jax"), *map("-".join, plugin_versions().items())
+    chosen = os.path.join(*folders)
+    jax.config.update("jax_compilation_cache_dir", chosen)
+    directory = Path(chosen)
+    if "://" in chosen or (reason := _unwritable(directory)) is None:
         return
     notify(
         f"compiled programs are not kept, the next start compiles again: {directory}: {reason}; "

@@ -69,6 +69,7 @@ class PairStructure:
     exact: bool = False
     vision: Structure | None = None
     draft_sees_images: bool = False
+    xla_autotune: bool = False
 
 
 def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, Structure]:
@@ -165,7 +166,7 @@ def compile_program(
     function = program(kind, pair, *shapes, widths=widths)
     with prefer(pair.kernels, pair.xla_kernels), exact_bits(pair.exact):
         lowered = jax.jit(function, donate_argnums=(2,)).lower(*shapes)
-    return lowered.compile(compiler_options=gpu.compiler_options())
+    return lowered.compile(compiler_options=gpu.compiler_options(autotune=pair.xla_autotune))
 
 
 def program(

@@ -87,6 +87,7 @@ class Executor:
             config.exact,
             vision_structure,
             vision is not None and config.mm_draft_embedding == "target",
+            config.xla_autotune,
         )
         self._uploaded: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         rows = images.rows if images else 0

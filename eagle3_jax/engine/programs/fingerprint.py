@@ -24,25 +24,30 @@ from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
+from pallas_kernels import gpu
 
 CPU_FACTS = Path("/proc/cpuinfo")
 FEATURES = "flags", "Features"
 """The line of CPU features on x86 and on Arm."""
-WITHOUT_EFFECT = "--xla_dump", "--xla_force_host_platform_device_count", "--xla_gpu_cuda_data_dir"
+WITHOUT_EFFECT = "xla_dump", "xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"
 """XLA flags that change no program."""
 
 
-def compiled_for(leaf: Array) -> tuple[object, ...]:
+def compiled_for(leaf: Array, *, autotune: bool) -> tuple[object, ...]:
     """Return facts of an array's devices that compiled programs depend on.
 
-    They are runtime version, XLA flags, matmul precision and, for CPUs, instructions and threads.
+    They are runtime and compiler versions, XLA's flags and options, matmul precision and, for
+    CPUs, instructions and threads. A GPU's runtime version, `rocm 70200`, does not name the plugin
+    that holds the compiler.
     """
     config: Any = jax.config  # Its stubs leave the field out.
-    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = gpu.xla_flags().items()
     (name,) = {device.platform for device in leaf.devices()}
     return (
         backend.get_backend(name).platform_version,
-        sorted(flag for flag in flags if not flag.startswith(WITHOUT_EFFECT)),
+        gpu.plugin_versions(),
+        sorted(flag for flag in flags if not flag[0].startswith(WITHOUT_EFFECT)),
+        sorted(gpu.compiler_options(autotune=autotune).items()),
         str(config.jax_default_matmul_precision),
         (cpu_features(), cpu_threads()) if name == "cpu" else None,
     )
@@ -88,7 +93,7 @@ def page_fingerprint(
         "versions": [version(package) for package in PACKAGES],
         "devices": sorted(device.device_kind for device in weights[0].devices()),
         "mesh": _mesh_sizes(weights[0]),
-        "compiled": compiled_for(weights[0]),
+        "compiled": compiled_for(weights[0], autotune=config.xla_autotune),
         "weights": [(leaf.dtype.name, leaf.shape) for leaf in weights],
         "page": (page_bytes, config.page_size, config.decode_context_parallel_size),
         "cache": (config.kv_cache_dtype, repr(config.kv_cache_scale)),

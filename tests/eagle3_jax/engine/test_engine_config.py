@@ -55,6 +55,7 @@ SYNTHETIC = {METHOD: "synthetic", LENGTH: 2.0}
         ({TABLE: ((1, 8),)}, "three integers"),
         ({METHOD: "block"}, "one of coupled, standard, synthetic; got 'block'"),
         ({METHOD: "standard", "exact": True}, "exact mode promises"),
+        ({"xla_autotune": True, "exact": True}, "exact mode needs the same programs"),
         ({LENGTH: 2.0}, "need rejection_sample_method 'synthetic'"),
         ({METHOD: "standard", RATES: (0.5, 0.2, 0.1)}, "need rejection_sample_method 'synthetic'"),
         ({METHOD: "synthetic"}, "got 0 of them"),

@@ -19,6 +19,7 @@ from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.programs import fingerprint as compiled_for
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
 from eagle3_jax.mesh import make_mesh
+from pallas_kernels import gpu
 
 WEIGHTS = [
     np.random.default_rng(i).integers(0, 256, (4, 8), np.uint8).view(dtype)
@@ -81,8 +82,11 @@ def test_what_programs_are_compiled_for_is_in_a_pairs_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The order in which instructions are listed, and where XLA writes what it made, are not."""
+    plugins = {"jax-rocm7-pjrt": "0.10.2"}
     cpu = tmp_path / "cpuinfo"
     monkeypatch.setattr(compiled_for, "CPU_FACTS", cpu)
+    monkeypatch.setattr(gpu, "plugin_versions", lambda: plugins)
+    monkeypatch.setattr(gpu, "current", lambda: gpu.MI355X)
 
     def name(instructions: str = "avx avx2", flags: str = "", cores: int = 2) -> bytes:
         cpu.write_text(f"model name : any\nflags : {instructions}\n")
@@ -91,8 +95,13 @@ def test_what_programs_are_compiled_for_is_in_a_pairs_name(
         return name_of(WEIGHTS)
 
     fast = "--xla_cpu_enable_fast_math=true"
-    names = [name(), name("avx"), name(flags=fast), name(cores=3)]
+    file = tmp_path / "flags"
+    file.write_text(f"{fast} --xla_gpu_deterministic_ops")
+    names = [name(), name("avx"), name(flags=fast), name(flags=str(file)), name(cores=3)]
+    names.append(name_of(WEIGHTS, xla_autotune=True))
     with jax.default_matmul_precision("highest"):
         names.append(name())
-    assert len({*names}) == len(names)
     assert name("avx2 avx", "--xla_dump_to=/tmp/there") == names[0]
+    plugins["jax-rocm7-pjrt"] = "0.10.2.post1"
+    names.append(name())
+    assert len({*names}) == len(names)

@@ -154,6 +154,26 @@ def test_a_pair_too_large_is_refused_before_its_target_is_read(
     assert load_pair(*pair).draft, "the weights alone fit"
 
 
+@pytest.mark.parametrize(
+    ("fields", "level", "said"),
+    [
+        ({"xla_autotune": True}, 0, "--xla-autotune contradicts --xla_gpu_autotune_level=0"),
+        ({"exact": True}, 4, "leave --xla_gpu_autotune_level=4 of XLA_FLAGS out"),
+    ],
+)
+def test_flags_of_xla_that_contradict_ours_end_before_the_target_is_read(
+    fields: dict[str, Any],
+    level: int,
+    said: str,
+    reads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_gpu_autotune_level={level}")
+    with pytest.raises(ValueError, match=said):
+        load_pair(demo_target_dir(), None, configure=lambda *_: EngineConfig(**fields))
+    assert not reads
+
+
 @pytest.mark.parametrize("parallel", [ParallelOptions(4, False, 1), ParallelOptions(2, True, 2)])
 def test_the_embedded_pair_lies_where_the_flags_say(parallel: ParallelOptions) -> None:
     pair = load_pair(demo_target_dir(), demo_draft_dir(), DEFAULTS, parallel)

@@ -40,6 +40,21 @@ def test_a_directory_that_can_be_written_is_used_without_a_word(
     assert not said, "no directory is no cache"
 
 
+@pytest.mark.parametrize("given", ["kept", "gs://bucket/kept"])
+def test_each_version_of_a_compiler_has_its_own_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """JAX's names of programs do not tell plugins apart that came after one jaxlib."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
+    for version in ("0.10.2", "0.10.2.post1"):
+        plugins = {"jax-rocm7-pjrt": version, "jax-rocm7-plugin": "0.10.2"}
+        monkeypatch.setattr(program_cache, "plugin_versions", lambda found=plugins: found)
+        keep_compiled_programs(pytest.fail)
+        folders = f"{given}/jax-rocm7-pjrt-{version}/jax-rocm7-plugin-0.10.2"
+        assert setting("jax_compilation_cache_dir") == folders
+
+
 def test_a_directory_that_cannot_be_is_named_once_and_nothing_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
