@@ -4,13 +4,15 @@
 PYTHON ?= python3
 # The newest JAX needs Python 3.12 or newer. pyenv has names that fail when they are called, so each is
 # tried, and its own versions last.
-CUDA_PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 $(PYTHON) "$$(pyenv root 2> /dev/null)"/versions/*/bin/python3; do \
+NEWEST_PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 $(PYTHON) "$$(pyenv root 2> /dev/null)"/versions/*/bin/python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && echo "$$python" && break; done)
 PORT ?= 8000
 BIN := .venv/bin
 ROCM := .venv-rocm/bin
 CUDA := .venv-cuda/bin
-CUDA_NEWEST := .venv-cuda-newest/bin
+# Whole checks also run on the newest JAX where there is a Python for it.
+AND_ON_NEWEST = @if [ -n "$(NEWEST_PYTHON)" ]; then $(MAKE) $@-newest; else \
+	echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make NEWEST_PYTHON=...)" >&2; fi
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
 INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
@@ -21,7 +23,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
-	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short \
+	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
 	rocm-emulate rocm-emulate-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
@@ -154,7 +156,7 @@ ROCM_TESTS := tests/tools/aot tests/tools/amdgpu $(addprefix --ignore=,$(EMULATE
 SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
 
 # Every kernel, the whole round, at full size too, and the vision tower through XLA's ROCm compiler,
-# for MI355X and MI325X.
+# for MI355X and MI325X, and the kernels again on the newest JAX where there is a Python for it.
 rocm-check: .venv-rocm/installed
 	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
 	$(ROCM)/python -m eagle3_tools.aot
@@ -164,7 +166,13 @@ rocm-check: .venv-rocm/installed
 	$(ROCM)/python -m eagle3_tools.plan.compile.tower $(SEEING)
 	$(ROCM)/python -m eagle3_tools.plan.compile.training_step tests/oracles/published
 	$(ROCM)/python -m eagle3_tools.plan.compile.replicas tests/oracles/published
+	$(AND_ON_NEWEST)
 	@$(PASSED) $@
+
+# ROCm 7 and ROCm 10.
+rocm-check-newest: .venv-rocm-newest/installed .venv-rocm10-newest/installed
+	.venv-rocm-newest/bin/python -m eagle3_tools.aot
+	.venv-rocm10-newest/bin/python -m eagle3_tools.aot
 
 # One case of each operation.
 rocm-check-short: .venv-rocm/installed
@@ -183,12 +191,11 @@ rocm-emulate-short: .venv-rocm/installed
 cuda-check: cuda-tests
 	$(CUDA)/python -m eagle3_tools.aot
 	$(CUDA)/python -m eagle3_tools.plan.compile.tower $(SEEING)
-	@if [ -n "$(CUDA_PYTHON)" ]; then $(MAKE) cuda-check-newest; \
-		else echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make CUDA_PYTHON=...)" >&2; fi
+	$(AND_ON_NEWEST)
 	@$(PASSED) $@
 
 cuda-check-newest: .venv-cuda-newest/installed
-	$(CUDA_NEWEST)/python -m eagle3_tools.aot
+	.venv-cuda-newest/bin/python -m eagle3_tools.aot
 
 # One case of each operation.
 cuda-check-short: .venv-cuda/installed
@@ -232,7 +239,7 @@ lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed .venv-ray/i
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
-	rm -rf .venv .venv-rocm .venv-cuda .venv-cuda-newest .venv-clients .venv-ray .venv-peer
+	rm -rf .venv .venv-rocm .venv-cuda .venv-*-newest .venv-clients .venv-ray .venv-peer
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -282,9 +289,9 @@ clean:
 	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
 	touch $@
 
-.venv-cuda-newest/installed: pyproject.toml
-	@[ -n "$(CUDA_PYTHON)" ] || \
-		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make CUDA_PYTHON=..." >&2; exit 1; }
-	$(CUDA_PYTHON) -m venv .venv-cuda-newest
-	$(CUDA_NEWEST)/pip install --disable-pip-version-check --editable '.[cuda-check]' --editable tools
+.venv-%-newest/installed: pyproject.toml tools/pyproject.toml
+	@[ -n "$(NEWEST_PYTHON)" ] || \
+		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make NEWEST_PYTHON=..." >&2; exit 1; }
+	$(NEWEST_PYTHON) -m venv .venv-$*-newest
+	.venv-$*-newest/bin/pip install --disable-pip-version-check --no-compile --editable '.[$*-check]' --editable tools
 	touch $@

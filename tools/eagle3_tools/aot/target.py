@@ -44,13 +44,15 @@ class Column:
 class Target(ABC):
     """Compiler of one vendor.
 
-    platform: JAX's name of the vendor; name: the vendor's own. plugin: the module in `jax_plugins`
-    that contains the compiler, and the file name of its library. columns: of the tables.
+    platform: JAX's name of the vendor; name: the vendor's own. plugins: modules in `jax_plugins`
+    that contain the compiler, of which the first one installed is used. library_name: the compiler's
+    file in such a module. columns: of the tables.
     """
 
     platform: str
     name: str
-    plugin: tuple[str, str]
+    plugins: Sequence[str]
+    library_name: str
     columns: Sequence[Column]
 
     @property
@@ -70,16 +72,16 @@ class Target(ABC):
         found = self._package()
         if found is None:
             raise RuntimeError(self.not_installed)
-        return found / self.plugin[1]
+        return found / self.library_name
 
     def _package(self) -> Path | None:
         """Return the plugin's folder, if any. Without plugins there is no package jax_plugins."""
         try:
-            found = importlib.util.find_spec(f"jax_plugins.{self.plugin[0]}")
+            found = [importlib.util.find_spec(f"jax_plugins.{name}") for name in self.plugins]
         except ModuleNotFoundError:
             return None
-        locations = found.submodule_search_locations if found else None
-        return Path(locations[0]) if locations else None
+        folders = [one.submodule_search_locations for one in found if one]
+        return next((Path(folder[0]) for folder in folders if folder), None)
 
     def load(self) -> None:
         """Register the compiler with JAX."""

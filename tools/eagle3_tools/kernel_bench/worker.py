@@ -29,7 +29,8 @@ FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning, a program compiles in a second and launches nothing; XLA's own products are
 then the library's."""
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
-_PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-cuda13-plugin", "torch", "triton")
+_PACKAGES = ("jax", "jaxlib", "jax-rocm7-plugin", "jax-rocm10-plugin", "jax-cuda13-plugin")
+_PACKAGES += ("torch", "triton")
 
 
 @dataclass(frozen=True)

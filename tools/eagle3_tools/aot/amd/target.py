@@ -77,7 +77,8 @@ class AmdTarget(Target):
 
     platform = "rocm"
     name = "ROCm"
-    plugin = ("xla_rocm7", "xla_rocm_plugin.so")
+    plugins = ("xla_rocm7", "xla_rocm10")
+    library_name = "xla_rocm_plugin.so"
     columns = (
         Column("VGPRs", lambda kernel, gpu: kernel.vgprs),
         Column("SGPR spills", lambda kernel, gpu: kernel.sgpr_spills),

@@ -28,7 +28,8 @@ class NvidiaTarget(Target):
 
     platform = "cuda"
     name = "CUDA"
-    plugin = ("xla_cuda13", "xla_cuda_plugin.so")
+    plugins = ("xla_cuda13",)
+    library_name = "xla_cuda_plugin.so"
     columns = (
         Column("registers", lambda kernel, gpu: kernel.registers),
         Column("spilled B", lambda kernel, gpu: kernel.spill_bytes),
