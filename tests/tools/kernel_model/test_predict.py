@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from eagle3_tools.kernel_model import record
 from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 from eagle3_tools.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
 from eagle3_tools.kernel_model.named import named
 from eagle3_tools.kernel_model.predict import Call, Prediction, predict, resident_programs
-from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded, write_record
+from eagle3_tools.kernel_model.record import (
+    FOLDER,
+    CaseFacts,
+    recorded,
+    recorded_with,
+    write_record,
+)
 from pallas_kernels.cases import all_cases
 from pallas_kernels.cases.case import Case
 
@@ -140,6 +147,20 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert found[case.name].seconds(MI355X) == pytest.approx(case.seconds(MI355X), rel=1e-5)
         assert asdict(replace(found[case.name], kernels=())) == asdict(replace(case, kernels=()))
     assert recorded("gfx942", tmp_path) == {}
+
+
+def test_each_version_of_jax_has_its_own_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for jax, name in (("1", "a"), ("2", "b"), ("1", "c")):
+        monkeypatch.setattr(record, "version", lambda _, jax=jax: jax)
+        case = CaseFacts(name, 5.0, 0.5, 1.0, (kernel(1 / 3, vector=7),))
+        write_record("gfx950", [case], tmp_path)
+    for jax, names in (("1", ["a", "c"]), ("2", ["b"]), ("3", ["a", "c"])):
+        monkeypatch.setattr(record, "version", lambda _, jax=jax: jax)
+        recorded.cache_clear()
+        assert list(recorded("gfx950", tmp_path)) == names
+        assert recorded_with("gfx950", tmp_path) == ("2" if jax == "2" else "1")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Recorded facts of the named cases: `records/<arch>.json`, one line for each case.
 
-`python -m eagle3_tools.aot --record` writes them, for use on machines without the compiler.
+`python -m eagle3_tools.aot --record` writes them, for use on machines without the compiler. Code of
+another version of JAX than that record's has a record of its own, `records/<version>/<arch>.json`.
 """
 
 import json
@@ -47,7 +48,9 @@ def _predictions(case: CaseFacts, gpu: ModelGpu) -> tuple[Prediction, ...]:
 
 
 def path_of(arch: str, folder: Path = FOLDER) -> Path:
-    return folder / f"{arch}.json"
+    """Return the record of the installed JAX, or if it has none, the one of the folder."""
+    own = folder / version("jax") / f"{arch}.json"
+    return own if own.exists() else folder / f"{arch}.json"
 
 
 def recorded_with(arch: str, folder: Path = FOLDER) -> str | None:
@@ -67,10 +70,13 @@ def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
 
 
 def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -> Path:
-    """Write these cases, replacing their earlier records and keeping the others."""
-    known = {**recorded(arch, folder), **{case.name: case for case in cases}}
+    """Write these cases, replacing their earlier records and keeping the others. The record of
+    another version of JAX stays as it is."""
+    path, kept = path_of(arch, folder), recorded(arch, folder)
+    if recorded_with(arch, folder) not in (None, version("jax")):
+        path, kept = folder / version("jax") / f"{arch}.json", {}
+    known = {**kept, **{case.name: case for case in cases}}
     lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
-    path = path_of(arch, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name, "jax": version("jax")})[:-1]
     path.write_text(f'{head}, "cases": {{\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
