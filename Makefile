@@ -8,14 +8,15 @@ NEWEST_PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 $(PYTHON
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && echo "$$python" && break; done)
 PORT ?= 8000
 BIN := .venv/bin
-ROCM := .venv-rocm/bin
+# The environment of AMD's checks: make rocm-check-short ROCM=.venv-rocm10-newest
+ROCM := .venv-rocm
 CUDA := .venv-cuda/bin
 # Whole checks also run on the newest JAX where there is a Python for it.
 AND_ON_NEWEST = @if [ -n "$(NEWEST_PYTHON)" ]; then $(MAKE) $@-newest; else \
 	echo "NOT CHECKED on the newest JAX: no Python 3.12 or newer was found (make NEWEST_PYTHON=...)" >&2; fi
 # Exact versions; which build of torch fits is the machine's affair.
 LOCKED ?= --constraint constraints.txt
-INSTALL := pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
+INSTALL = pip install --disable-pip-version-check --no-compile $(LOCKED) --editable
 # Python keeps compiled modules: a process imports JAX in 0.8 s, and in 3.0 s where it must compile it.
 export PYTHONDONTWRITEBYTECODE :=
 # The last line of a proof: it passed on this commit.
@@ -157,15 +158,15 @@ SEEING := tests/oracles/published/kimi-k2.5-mxfp4.config.json
 
 # Every kernel, the whole round, at full size too, and the vision tower through XLA's ROCm compiler,
 # for MI355X and MI325X, and the kernels again on the newest JAX where there is a Python for it.
-rocm-check: .venv-rocm/installed
-	JAX_PLATFORMS=cpu $(ROCM)/python -m pytest --rocm $(ROCM_TESTS)
-	$(ROCM)/python -m eagle3_tools.aot
-	$(ROCM)/python -m eagle3_tools.plan --list
-	$(ROCM)/python -m eagle3_tools.plan.compile.full_size_pairs tests/oracles/published
-	$(ROCM)/python -m eagle3_tools.plan.compile.prefill tests/oracles/published
-	$(ROCM)/python -m eagle3_tools.plan.compile.tower $(SEEING)
-	$(ROCM)/python -m eagle3_tools.plan.compile.training_step tests/oracles/published
-	$(ROCM)/python -m eagle3_tools.plan.compile.replicas tests/oracles/published
+rocm-check: $(ROCM)/installed
+	JAX_PLATFORMS=cpu $(ROCM)/bin/python -m pytest --rocm $(ROCM_TESTS)
+	$(ROCM)/bin/python -m eagle3_tools.aot
+	$(ROCM)/bin/python -m eagle3_tools.plan --list
+	$(ROCM)/bin/python -m eagle3_tools.plan.compile.full_size_pairs tests/oracles/published
+	$(ROCM)/bin/python -m eagle3_tools.plan.compile.prefill tests/oracles/published
+	$(ROCM)/bin/python -m eagle3_tools.plan.compile.tower $(SEEING)
+	$(ROCM)/bin/python -m eagle3_tools.plan.compile.training_step tests/oracles/published
+	$(ROCM)/bin/python -m eagle3_tools.plan.compile.replicas tests/oracles/published
 	$(AND_ON_NEWEST)
 	@$(PASSED) $@
 
@@ -175,16 +176,16 @@ rocm-check-newest: .venv-rocm-newest/installed .venv-rocm10-newest/installed
 	.venv-rocm10-newest/bin/python -m eagle3_tools.aot
 
 # One case of each operation.
-rocm-check-short: .venv-rocm/installed
-	$(ROCM)/python -m eagle3_tools.aot --short
+rocm-check-short: $(ROCM)/installed
+	$(ROCM)/bin/python -m eagle3_tools.aot --short
 
 # What the compiler made, executed on this CPU by the emulator of tools/eagle3_tools/amdgpu.
-rocm-emulate: .venv-rocm/installed
-	$(ROCM)/python -m eagle3_tools.amdgpu $(EMULATE)
+rocm-emulate: $(ROCM)/installed
+	$(ROCM)/bin/python -m eagle3_tools.amdgpu $(EMULATE)
 	$(if $(EMULATE),,@$(PASSED) $@)
 
-rocm-emulate-short: .venv-rocm/installed
-	$(ROCM)/python -m eagle3_tools.amdgpu --short
+rocm-emulate-short: $(ROCM)/installed
+	$(ROCM)/bin/python -m eagle3_tools.amdgpu --short
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
@@ -235,7 +236,7 @@ lint: .venv/installed-test
 
 # Writes down the versions that are installed (CUDA's runtime is the build of torch's affair too); `make clean lock LOCKED=` takes the newest there are.
 lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed .venv-ray/installed
-	for bin in $(BIN) $(ROCM) $(CUDA) .venv-ray/bin; do $$bin/pip freeze --exclude-editable; done \
+	for bin in $(BIN) .venv-rocm/bin $(CUDA) .venv-ray/bin; do $$bin/pip freeze --exclude-editable; done \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
@@ -269,7 +270,7 @@ clean:
 	@for tool in gcc nm readelf; do command -v $$tool > /dev/null || \
 		{ echo "make rocm-check needs $$tool: install gcc and binutils" >&2; exit 1; }; done
 	$(PYTHON) -m venv .venv-rocm
-	$(ROCM)/$(INSTALL) '.[rocm-check]' --editable tools
+	.venv-rocm/bin/$(INSTALL) '.[rocm-check]' --editable tools
 	touch $@
 
 .venv-cuda/installed: pyproject.toml tools/pyproject.toml constraints.txt
@@ -289,9 +290,12 @@ clean:
 	.venv-peer/bin/pip install --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0 loguru pydantic-settings python-dotenv
 	touch $@
 
-.venv-%-newest/installed: pyproject.toml tools/pyproject.toml
+# Packages other than JAX's have their exact versions.
+.venv-%-newest/installed: LOCKED = --constraint .venv-$*-newest/constraints.txt
+.venv-%-newest/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	@[ -n "$(NEWEST_PYTHON)" ] || \
 		{ echo "the newest JAX needs Python 3.12 or newer, and none was found: make NEWEST_PYTHON=..." >&2; exit 1; }
 	$(NEWEST_PYTHON) -m venv .venv-$*-newest
-	.venv-$*-newest/bin/pip install --disable-pip-version-check --no-compile --editable '.[$*-check]' --editable tools
+	grep -Ev '^(jax|flax)' constraints.txt > .venv-$*-newest/constraints.txt
+	.venv-$*-newest/bin/$(INSTALL) '.[$*-check]' --editable tools
 	touch $@
