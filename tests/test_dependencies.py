@@ -48,7 +48,7 @@ DISTRIBUTIONS = {
     "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
 }
 """Distributions whose name differs from the imported package."""
-PLUGINS = {"rocm", "cuda"}
+PLUGINS = {"rocm", "rocm10", "cuda"}
 """Extras that JAX finds by itself."""
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
 TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}

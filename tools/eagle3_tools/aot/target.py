@@ -45,8 +45,8 @@ class Target(ABC):
     """Compiler of one vendor.
 
     platform: JAX's name of the vendor; name: the vendor's own. plugins: modules in `jax_plugins`
-    that contain the compiler, of which the first one installed is used. library_name: the compiler's
-    file in such a module. columns: of the tables.
+    that contain the compiler, of which the first installed one is used. library_name: the
+    compiler's file in such a module. columns: of the tables.
     """
 
     platform: str

@@ -13,7 +13,8 @@ from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.checks.record import versions
 
 PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "jax-rocm7-plugin", "jax-rocm7-pjrt")
-PACKAGES += ("jax-rocm10-plugin", "jax-rocm10-pjrt", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+PACKAGES += ("jax-rocm10-plugin", "jax-rocm10-pjrt", "jax-cuda12-plugin", "jax-cuda12-pjrt")
+PACKAGES += ("jax-cuda13-plugin", "jax-cuda13-pjrt")
 DRIVERS = {
     "ROCm": "/opt/rocm/.info/version",
     "amdgpu": "/sys/module/amdgpu/version",
