@@ -1,6 +1,5 @@
 """Check the host's memory for KV pages, and fit the pages into a fraction of a device's."""
 
-import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -52,32 +51,32 @@ def fitting_pages(
 
 
 def check_host_memory(wanted: int) -> None:
-    """Raise ValueError for more bytes than this host, container or process may use.
+    """Raise ValueError for more bytes than this host or container may use.
 
-    The limits are free memory, the cgroup's limit and, on GPUs, the memlock limit for pinned
-    memory. `wanted` is for all devices; each host checks the part of its own devices.
+    The limits are free memory and the cgroup's limit. Pinned memory does not count against
+    RLIMIT_MEMLOCK: ROCr maps anonymous pages, which amdgpu finds by hmm_range_fault
+    (libhsakmt/src/fmm.c, amdgpu_hmm.c), and NVIDIA's driver pins pages without asking for the
+    limit (os-mlock.c). `wanted` is for all devices; each host checks the part of its own devices.
     """
     own = wanted * len(jax.local_devices()) // len(jax.devices())
     free = _free_bytes()
     if free is not None and own > free:
         raise ValueError(
-            f"--kv-offloading-size wants {own / GIB:.1f} GiB of this host's memory, of which "
-            f"{free / GIB:.1f} GiB are free: give less"
+            f"--kv-offloading-size wants {_size(own)} of this host's memory, of which "
+            f"{_size(free)} are free: give less"
         )
     left = min(_left_in_groups(), default=None)
     if left is not None and own > left:
         raise ValueError(
-            f"--kv-offloading-size wants {own / GIB:.1f} GiB, the memory limit of this container "
-            f"or unit leaves {left / GIB:.1f} GiB: raise it (docker --memory, Kubernetes "
+            f"--kv-offloading-size wants {_size(own)}, the memory limit of this container "
+            f"or unit leaves {_size(left)}: raise it (docker --memory, Kubernetes "
             "limits.memory, systemd MemoryMax=) or give less"
         )
-    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if jax.default_backend() != "cpu" and limit != resource.RLIM_INFINITY and own > limit:
-        raise ValueError(
-            f"--kv-offloading-size pins {own / GIB:.1f} GiB, this process may pin "
-            f"{limit / GIB:.1f} GiB: raise it (ulimit -l unlimited; LimitMEMLOCK= of systemd, "
-            "--ulimit memlock=-1 of docker) or give less"
-        )
+
+
+def _size(nbytes: int) -> str:
+    """Format bytes: `10.5 GiB`, `8.0 MiB`, `0.5 MiB`."""
+    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / (1 << 20):.1f} MiB"
 
 
 def _free_bytes() -> int | None:
