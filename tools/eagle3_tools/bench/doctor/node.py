@@ -9,20 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3_tools.bench.doctor.amd_nodes import AmdNode, known_faults, release_of
 from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.checks.record import versions
+from pallas_kernels.gpu import plugin_versions
 
-PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy", "jax-rocm7-plugin", "jax-rocm7-pjrt")
-PACKAGES += ("jax-rocm10-plugin", "jax-rocm10-pjrt", "jax-cuda12-plugin", "jax-cuda12-pjrt")
-PACKAGES += ("jax-cuda13-plugin", "jax-cuda13-pjrt")
+PACKAGES = ("eagle3-jax", "jax", "jaxlib", "flax", "numpy")
+ROOT = Path("/")
 DRIVERS = {
-    "ROCm": "/opt/rocm/.info/version",
-    "amdgpu": "/sys/module/amdgpu/version",
-    "NVIDIA": "/proc/driver/nvidia/version",
+    "ROCm": "opt/rocm/.info/version",
+    "amdgpu": "sys/module/amdgpu/version",
+    "NVIDIA": "proc/driver/nvidia/version",
 }
 VARIABLES = ("XLA_FLAGS", "JAX_PLATFORMS", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-VARIABLES += ("CUDA_VISIBLE_DEVICES",)
-"""Environment variables that change how JAX runs."""
+VARIABLES += ("CUDA_VISIBLE_DEVICES", "HSA_NO_SCRATCH_RECLAIM")
+VARIABLES += ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
+"""Environment variables that change how JAX and collectives run."""
 GIB = 1 << 30
 BUSY = 0.05
 """Fraction of a card's memory that may be in use before our programs run."""
@@ -42,10 +44,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as its driver reports it, memory in bytes. The order may differ from JAX's."""
+    """A GPU as its driver reports it, memory in bytes. The order may differ from JAX's.
+
+    mec: firmware version of an AMD card's compute micro engine, or None if unknown.
+    """
 
     total: int
     used: int
+    mec: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Node:
     open_files: int
     shared_memory: int
     variables: dict[str, str]
+    numa_balancing: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,11 @@ class Look:
 
         memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         return Node(
-            versions={"python": platform.python_version(), **versions(PACKAGES)},
+            versions={
+                "python": platform.python_version(),
+                **versions(PACKAGES),
+                **plugin_versions(),
+            },
             drivers=dict(_drivers()),
             system=f"{platform.system()} {platform.release()} {platform.machine()}",
             cores=os.cpu_count() or 1,
@@ -88,6 +99,7 @@ class Look:
             open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             shared_memory=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
             variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+            numa_balancing=_line("proc/sys/kernel/numa_balancing"),
         )
 
 
@@ -109,6 +121,8 @@ def node_findings(node: Node) -> Iterator[Finding]:
         yield Finding("note", "memory", "cards", f"GiB of each differ: {sizes}", "the least counts")
     if node.platform != "cpu":
         yield from _limits(node)
+    if any(device.arch.startswith("gfx") for device in node.devices):
+        yield from known_faults(_amd_node(node))
 
 
 def _devices_finding(node: Node) -> Finding:
@@ -141,12 +155,27 @@ def _limits(node: Node) -> Iterator[Finding]:
         )
 
 
+def _amd_node(node: Node) -> AmdNode:
+    return AmdNode(
+        rocm=release_of(node.drivers.get("ROCm", "")),
+        archs=frozenset(device.arch for device in node.devices),
+        mec=tuple(card.mec for card in node.cards if card.mec is not None),
+        numa_balancing=node.numa_balancing,
+        variables=node.variables,
+    )
+
+
 def _drivers() -> Iterator[tuple[str, str]]:
-    for name, path in DRIVERS.items():
-        try:
-            yield name, Path(path).read_text(encoding="utf-8").splitlines()[0].strip()
-        except (OSError, IndexError):
-            continue
+    lines = ((name, _line(path)) for name, path in DRIVERS.items())
+    return ((name, line) for name, line in lines if line)
+
+
+def _line(path: str | Path) -> str:
+    """Return the first line of a file below ROOT; empty if there is none."""
+    try:
+        return (ROOT / path).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except OSError:
+        return ""
 
 
 def _devices() -> Iterator[Device]:
@@ -159,12 +188,11 @@ def _devices() -> Iterator[Device]:
 
 
 def _cards() -> Iterator[Card]:
-    for folder in sorted(Path("/sys/class/drm").glob("card*/device")):
-        try:
-            total, used = (int((folder / f"mem_info_vram_{name}").read_text()) for name in _VRAM)
-        except (OSError, ValueError):
-            continue
-        yield Card(total, used)
+    for folder in sorted((ROOT / "sys/class/drm").glob("card*/device")):
+        total, used = (_line(folder / f"mem_info_vram_{name}") for name in ("total", "used"))
+        if total.isdigit() and used.isdigit():
+            mec = _line(folder / "fw_version/mec_fw_version")
+            yield Card(int(total), int(used), int(mec, 0) if mec else None)
     if shutil.which("nvidia-smi"):
         done = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=False)
         for line in done.stdout.splitlines():
@@ -173,7 +201,6 @@ def _cards() -> Iterator[Card]:
                 yield Card(int(total) << 20, int(used) << 20)
 
 
-_VRAM = ("total", "used")
 _NVIDIA_SMI = (
     "nvidia-smi",
     "--query-gpu=memory.total,memory.used",
