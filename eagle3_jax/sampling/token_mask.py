@@ -24,15 +24,17 @@ def allow_only(mask: np.ndarray, token: int) -> None:
 
 def mask_logits(
     logits: Float[Array, "batch rows vocab"],
-    masks: UInt32[Array, "batch rows words"],
+    masks: UInt32[Array, "batch rows words"] | None,
     token_ids: Int[Array, " vocab"] | None = None,
     axis: Axis = None,
 ) -> Float[Array, "batch rows vocab"]:
     """Set logits to -inf where the mask bit is 0; a row of ones keeps its logits bit for bit.
 
-    `token_ids` is the target id of each column, for a reduced draft vocabulary. `axis` splits the
-    logits; masks are whole.
+    Without masks all logits are kept. `token_ids` is the target id of each column, for a reduced
+    draft vocabulary. `axis` splits the logits; masks are whole.
     """
+    if masks is None:
+        return logits
     allowed = own_columns(unpack_mask(masks), logits.shape[-1], token_ids, axis)
     return jnp.where(allowed, logits, -jnp.inf)
 

@@ -102,8 +102,8 @@ def _first_token(
     logit_controls, options = chunk.logit_controls, chunk.options
     no_drafts = jnp.zeros((1, 0), jnp.int32)
     controlled = control_logits(logits, position, no_drafts, options, logit_controls, axis=axis)
-    if chunk.mask is not None:
-        controlled = mask_logits(controlled, chunk.mask[:, None], axis=axis)
+    mask = None if chunk.mask is None else chunk.mask[:, None]
+    controlled = mask_logits(controlled, mask, axis=axis)
     token = sample(controlled, position, options, axis=axis)
     processed = logit_controls.processed_logprobs
     return token, sampled_logprobs(logits, controlled, position, token, options, processed, axis)

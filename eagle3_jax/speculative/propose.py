@@ -163,8 +163,7 @@ def _sample_draft(
             jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(positions), 0), jnp.int32)
         )
         logits = control_logits(logits, positions, before, rows.options, logit_controls, ids, axis)
-    if masks is not None:
-        logits = mask_logits(logits, masks, ids, axis)
+    logits = mask_logits(logits, masks, ids, axis)
     if not with_probs:
         return jnp.maximum(sample(logits, positions, rows.options, ids, axis)[:, 0], 0), None
     vocab_size = draft.config.vocab_size

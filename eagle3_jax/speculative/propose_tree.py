@@ -114,8 +114,7 @@ def _expand(
         num_before = jnp.full((1, logits.shape[1]), depth)
         controls = rows.options, batch.logit_controls, ids, axis
         logits = control_logits(logits, positions, frontier.paths, *controls, num_before)
-    if masks is not None:
-        logits = mask_logits(logits, masks, ids, axis)
+    logits = mask_logits(logits, masks, ids, axis)
     log_probs = child_log_probs(logits, positions, rows.options, ids, axis)
     log_probs, columns = lax.top_k(log_probs, min(topk, logits.shape[-1]))
     tokens = column_ids(logits.shape[-1], ids, axis)[columns]

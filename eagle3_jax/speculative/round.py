@@ -2,7 +2,8 @@
 
 k is unrolled, shapes are static and nothing on the device branches on data. Plain decoding is the
 same round with k = 0. A batch with a grammar runs the two halves as two programs, because the masks
-of the rows after a draft depend on the draft.
+of the rows after a draft depend on the draft. A method with a tree drafts and verifies a tree in
+place of a chain.
 """
 
 from dataclasses import replace
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
-from eagle3_jax.cache import view_pages
+from eagle3_jax.cache import KVPools, view_pages
 from eagle3_jax.collectives import Axis
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -23,10 +24,13 @@ from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_controls import control_logits
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod, Variant, Widths
 from eagle3_jax.speculative.propose import Drafts, propose
+from eagle3_jax.speculative.propose_tree import propose_tree
 from eagle3_jax.speculative.rejection import verify_by_rejection
 from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_jax.speculative.synthetic import accept_at_rates, verify_synthetic
+from eagle3_jax.speculative.tree import Tree
+from eagle3_jax.speculative.tree_round import verify_tree
 from eagle3_jax.speculative.verify import VerifyResult, accept_equal, num_valid_drafts, verify
 
 
@@ -46,8 +50,9 @@ def speculative_round(
 
     Returns the new state, a report row [k+1 tokens, number committed (0: the row was finished),
     drafts verified] per sequence and, for full rounds, the tokens' logprobs. `variant` says which
-    options the round supports, `method` how drafts are drawn and accepted. `widths` are those of an
-    engine that chooses k; otherwise verified_tokens in the state has the width.
+    options the round supports, `method` how drafts are drawn and accepted. A tree, which needs a
+    draft, has k levels, each of which counts as one verified draft. `widths` are those of an engine
+    that chooses k; otherwise verified_tokens in the state has the width.
     """
     static: Any = {"variant": variant, "method": method, "widths": widths}
     state, drafts = propose_round(
@@ -67,30 +72,35 @@ def propose_round(
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
     target_axis: Axis = None,
-) -> tuple[DecodeState, Drafts]:
+) -> tuple[DecodeState, Drafts | Tree]:
     """Run the draft's half of a round: return new draft KV and drafts, zeros without a draft.
 
-    `masks` hold the first draft's allowed ids; later ones depend on it. With masks paused rows
-    resume. `target_axis` splits draft probabilities like the target's vocabulary.
+    `masks` hold the allowed ids of the first draft or the root's children; later drafts depend on
+    it. With masks paused rows resume. `target_axis` splits draft probabilities like the target's
+    vocabulary.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
     if draft is None:
+        assert not method.tree, "the runner refuses trees without a draft"
         return state, Drafts(jnp.zeros((slot_ids.shape[0], k), jnp.int32))
     with jax.named_scope("propose"):
-        drafts, pools = propose(
-            draft,
-            batch.rows,
-            state.draft_pools,
-            page_table,
-            batch.active,
-            k,
-            batch.logit_controls,
-            masks,
-            with_probs=method.needs_probs,
-            target_axis=target_axis,
-            biases=batch.biases,
-        )
+        if method.tree:
+            drafts, pools = propose_tree(draft, batch, state.draft_pools, method.tree, masks)
+        else:
+            drafts, pools = propose(
+                draft,
+                batch.rows,
+                state.draft_pools,
+                page_table,
+                batch.active,
+                k,
+                batch.logit_controls,
+                masks,
+                with_probs=method.needs_probs,
+                target_axis=target_axis,
+                biases=batch.biases,
+            )
     return replace(state, draft_pools=pools), drafts
 
 
@@ -100,7 +110,7 @@ def verify_round(
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
-    drafts: Drafts,
+    drafts: Drafts | Tree,
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
     variant: Variant = Variant.LEAN,
@@ -109,22 +119,43 @@ def verify_round(
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Run the target's half of a round: verify, decide, commit.
 
-    The target runs [last token, d1..dk] at positions n..n+k. Rows past the valid drafts repeat the
-    last valid position and write to scratch. `masks` holds the allowed ids at each row's position,
-    one bit each (sampling.token_mask), in full rounds only. Paused rows resume if masks are given.
+    `masks` holds the allowed ids at each row's position or tree node, one bit each
+    (sampling.token_mask), in full rounds only. Paused rows resume if masks are given.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
-    rows, pools = batch.rows, state.target_pools
+    models = target, aux_layer_ids
+    if isinstance(drafts, Tree):
+        verified = verify_tree(*models, state.target_pools, batch, drafts, masks)
+    else:
+        verified = _verify_chain(*models, state.target_pools, batch, drafts, masks, method)
+    result, aux_hidden, pools, logprobs = verified
+    state, report = commit_batch(state, batch, result, aux_hidden, pools)
+    return state, report, logprobs
+
+
+def _verify_chain(
+    target: Target,
+    aux_layer_ids: tuple[int, ...],
+    pools: KVPools,
+    batch: RoundBatch,
+    drafts: Drafts,
+    masks: UInt32[Array, "batch width words"] | None,
+    method: SpeculationMethod,
+) -> tuple[VerifyResult, Float[Array, "batch width aux"], KVPools, Logprobs | None]:
+    """Run [last token, d1..dk] through the target at positions n..n+k, and decide.
+
+    Rows past the valid drafts repeat the last valid position and write to scratch.
+    """
+    rows = batch.rows
     with jax.named_scope("verify"):
         tokens = jnp.concatenate([rows.last_tokens, drafts.ids], axis=1)
         offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
         positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
         writes = (offsets <= valid) & batch.active[:, None]
-        pages = view_pages(page_table, positions, writes, pools[0].shape[1])
+        pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
         hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)
         result, logprobs = _choose(target, hidden, drafts, batch, masks, method)
-    state, report = commit_batch(state, batch, result, aux_hidden, pools)
-    return state, report, logprobs
+    return result, aux_hidden, pools, logprobs
 
 
 def _choose(
@@ -150,8 +181,7 @@ def _choose(
     controlled = control_logits(
         logits, positions, drafts.ids, rows.options, logit_controls, axis=axis
     )
-    if masks is not None:
-        controlled = mask_logits(controlled, masks, axis=axis)
+    controlled = mask_logits(controlled, masks, axis=axis)
     result = _decide(method, controlled, drafts, rows, axis)
     with jax.named_scope("logprobs"):
         processed, tokens = logit_controls.processed_logprobs, result.token_ids

@@ -1,94 +1,41 @@
-"""One round with a draft tree: a chain's round in which the accepted path's rows move.
+"""The target's half of a round with a draft tree.
 
-The target's KV of node i is written i slots past the committed rows. The path's rows are copied to
-where a chain would have written them, so the resulting state is the same. A batch with a grammar
-runs the two halves as two programs, as chains do.
+The target's KV of node i is written i slots past the committed rows. The rows of the accepted path
+are copied to where a chain would have written them, so the resulting state is the same.
 """
-
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from eagle3_jax.cache import KVPools, move_rows, view_nodes, view_pages
-from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.logprobs import Logprobs, sampled_logprobs
 from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.logit_controls import control_logits
-from eagle3_jax.speculative.method import TreeShape, Variant
-from eagle3_jax.speculative.propose_tree import propose_tree
-from eagle3_jax.speculative.round_state import RoundBatch, commit_batch, read_batch
-from eagle3_jax.speculative.state import DecodeState
+from eagle3_jax.speculative.round_state import RoundBatch
 from eagle3_jax.speculative.tree import Tree, Walk, place_nodes, walk
+from eagle3_jax.speculative.verify import VerifyResult
 
 
-def tree_round(
-    target: Target,
-    draft: Eagle3Draft | None,
-    aux_layer_ids: tuple[int, ...],
-    state: DecodeState,
-    slot_ids: Int[Array, " batch"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    shape: TreeShape,
-    *,
-    variant: Variant = Variant.LEAN,
-) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """Advance the sequences in `slot_ids` by one tree round, with as many levels as drafts.
-
-    A draft is required. State, report and logprobs are those of `speculative_round`; each level
-    counts as one verified draft.
-    """
-    assert draft is not None, "the runner refuses trees without a draft"
-    batch = slot_ids, page_table
-    state, tree = propose_tree_round(draft, state, *batch, shape=shape, variant=variant)
-    return verify_tree_round(target, aux_layer_ids, state, *batch, tree, variant=variant)
-
-
-def propose_tree_round(
-    draft: Eagle3Draft,
-    state: DecodeState,
-    slot_ids: Int[Array, " batch"],
-    page_table: Int[Array, "batch pages_per_seq"],
-    masks: UInt32[Array, "batch 1 words"] | None = None,
-    *,
-    shape: TreeShape,
-    variant: Variant = Variant.LEAN,
-) -> tuple[DecodeState, Tree]:
-    """Run the draft's half of a round: return new draft KV and the trees.
-
-    `masks` apply to the roots' children; with masks paused rows resume, as for chains.
-    """
-    batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
-    with jax.named_scope("propose"):
-        tree, draft_pools = propose_tree(draft, batch, state.draft_pools, shape, masks)
-    return replace(state, draft_pools=draft_pools), tree
-
-
-def verify_tree_round(
+def verify_tree(
     target: Target,
     aux_layer_ids: tuple[int, ...],
-    state: DecodeState,
-    slot_ids: Int[Array, " batch"],
-    page_table: Int[Array, "batch pages_per_seq"],
+    pools: KVPools,
+    batch: RoundBatch,
     tree: Tree,
-    masks: UInt32[Array, "batch nodes words"] | None = None,
-    *,
-    variant: Variant = Variant.LEAN,
-) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
-    """Run the target's half of a round: verify, walk, commit. Only full rounds have `masks`."""
-    batch = read_batch(state, slot_ids, page_table, variant, resumes=masks is not None)
+    masks: UInt32[Array, "batch nodes words"] | None,
+) -> tuple[VerifyResult, Float[Array, "batch width aux"], KVPools, Logprobs | None]:
+    """Run all nodes through the target, walk, and move the accepted path to a chain's places."""
     with jax.named_scope("verify"):
         walked, aux_hidden, pools, logprobs = _target_nodes(
-            target, aux_layer_ids, tree, batch, state.target_pools, masks
+            target, aux_layer_ids, tree, batch, pools, masks
         )
     with jax.named_scope("commit"):
         pools = _move_path(pools, walked, batch)
         features = take_path(aux_hidden, walked.path)
-    state, report = commit_batch(state, batch, walked.result, features, pools)
-    return state, report, logprobs
+    return walked.result, features, pools, logprobs
 
 
 def _target_nodes(
@@ -112,8 +59,7 @@ def _target_nodes(
         return walk(logits, tree, nodes.depths, rows, axis), aux_hidden, pools, None
     options = rows.options, logit_controls, None, axis, nodes.depths
     controlled = control_logits(logits, positions + 1, nodes.paths, *options)
-    if masks is not None:
-        controlled = mask_logits(controlled, masks, axis=axis)
+    controlled = mask_logits(controlled, masks, axis=axis)
     walked = walk(controlled, tree, nodes.depths, rows, axis)
     with jax.named_scope("logprobs"):
         logprobs = sampled_logprobs(

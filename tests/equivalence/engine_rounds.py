@@ -43,13 +43,12 @@ def report_drafts(
     monkeypatch: pytest.MonkeyPatch,
     module: ModuleType,
     propose: str,
-    run_round: str,
     drafts_of: Callable[[Any], Sequence[jax.Array]],
 ) -> None:
     """Programs compiled from now on put what `propose` of the module returned into the report,
     between the tokens and the two counts."""
     proposed: list[Any] = []
-    propose_really, run_really = getattr(module, propose), getattr(programs, run_round)
+    propose_really, run_really = getattr(module, propose), programs.speculative_round
 
     def keep(*inputs: Any, **options: Any) -> Any:
         proposed.append(propose_really(*inputs, **options))
@@ -61,7 +60,7 @@ def report_drafts(
         return state, jnp.concatenate(parts, axis=1), logprobs
 
     monkeypatch.setattr(module, propose, keep)
-    monkeypatch.setattr(programs, run_round, run)
+    monkeypatch.setattr(programs, "speculative_round", run)
     monkeypatch.setattr(executor, "compile_program", programs.compile_program.__wrapped__)
 
 
@@ -96,9 +95,7 @@ def check_engine(
 ) -> None:
     """The engine drafts, accepts and answers the same: through prefill, pages and the programs
     that serve."""
-    report_drafts(
-        monkeypatch, round_module, "propose_round", "speculative_round", lambda made: [made[1].ids]
-    )
+    report_drafts(monkeypatch, round_module, "propose_round", lambda made: [made[1].ids])
     engine = Engine(target, draft, EngineConfig(chains.k, max_model_len=128, max_num_seqs=1))
     for transcript, expected in _clear_transcripts(name, chains):
         reports, answer = greedy_rounds(engine, transcript["prompt"], 60, monkeypatch)

@@ -18,7 +18,7 @@ from sweeps import sweep
 from eagle3_jax.engine import Engine, EngineConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative import tree_round
+from eagle3_jax.speculative import round as round_module
 
 CASES = [(name, name, chains) for chains in (SHORT_CHAINS, LONG_CHAINS) for name in ALL_DRAFTS]
 KEPT = [("draft_mla_bf16",) * 2, ("draft_mha_fp8_ptpc_actquant",) * 2]
@@ -76,9 +76,8 @@ def test_the_engines_trees_are_eagles(
 ) -> None:
     report_drafts(
         monkeypatch,
-        tree_round,
+        round_module,
         "propose_tree",
-        "tree_round",
         lambda made: (made[0].tokens, made[0].parents),
     )
     config = EngineConfig(

@@ -19,6 +19,7 @@ from tiny import latent_draft
 
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_jax.speculative import round as round_module
 from eagle3_jax.speculative import tree as tree_module
 from eagle3_jax.speculative import tree_round
 from eagle3_jax.speculative.tree import Tree, ancestors_of
@@ -72,7 +73,7 @@ def test_the_order_of_nodes_changes_nothing(
 ) -> None:
     """Every level backwards: other slots, other paths, the same tokens."""
     expected = run_rounds(prefilled(target, draft, CONFIG), ROUNDS)
-    grow = tree_round.propose_tree
+    grow = round_module.propose_tree
 
     def backwards(*inputs: Any) -> Any:
         tree, pools = grow(*inputs)
@@ -85,7 +86,7 @@ def test_the_order_of_nodes_changes_nothing(
         return Tree(tokens, parents), pools
 
     lab = prefilled(target, draft, CONFIG)
-    programs_as_patched.setattr(tree_round, "propose_tree", backwards)
+    programs_as_patched.setattr(round_module, "propose_tree", backwards)
     compile_rounds_anew(programs_as_patched, engine_programs)
     assert run_rounds(lab, ROUNDS) == expected
 

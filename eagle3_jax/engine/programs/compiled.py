@@ -30,7 +30,6 @@ from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.round import propose_round, speculative_round, verify_round
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree import Tree
-from eagle3_jax.speculative.tree_round import propose_tree_round, tree_round, verify_tree_round
 from eagle3_jax.vision.encode import ImageBatch, store_features
 from pallas_kernels import gpu
 from pallas_kernels.dispatch import prefer
@@ -97,9 +96,6 @@ def _round(
     pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any, **options: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     models = _models(pair, target, draft)
-    if pair.method.tree:
-        options["shape"] = pair.method.tree
-        return tree_round(*models, pair.aux_layer_ids, *batch, **options)
     return speculative_round(*models, pair.aux_layer_ids, *batch, method=pair.method, **options)
 
 
@@ -114,10 +110,6 @@ def _propose(
     pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
 ) -> tuple[DecodeState, Drafts | Tree]:
     _, proposer = _models(pair, target, draft)
-    if pair.method.tree:
-        assert proposer is not None, "the runner refuses trees without a draft"
-        shape = pair.method.tree
-        return propose_tree_round(proposer, *batch, shape=shape, variant=Variant.FULL)
     return propose_round(proposer, *batch, variant=Variant.FULL, method=pair.method)
 
 
@@ -125,8 +117,6 @@ def _verify(
     pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
-    if pair.method.tree:
-        return verify_tree_round(verifier, pair.aux_layer_ids, *batch, variant=Variant.FULL)
     static: Any = {"variant": Variant.FULL, "method": pair.method}
     return verify_round(verifier, pair.aux_layer_ids, *batch, **static)
 
