@@ -21,11 +21,6 @@ def demo_draft_dir() -> Path:
     return _pair_member("draft")
 
 
-def demo_latent_draft_dir() -> Path:
-    """Return the directory of the embedded target's draft with latent attention (MLA)."""
-    return _pair_member("draft_mla")
-
-
 def demo_vision_target_dir() -> Path:
     """Return the directory of the embedded target that sees pictures of shapes."""
     return _pair_member("vision/target")

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eagle3_tools.self_check.errors import difference, read_arrays
 from pallas_kernels.grouped_matmul.tile_map import TileMap
-from pallas_kernels.self_check.errors import difference, read_arrays
 
 FORMATS = [jnp.float8_e4m3fn, jnp.float8_e4m3fnuz]
 

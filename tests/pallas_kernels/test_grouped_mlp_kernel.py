@@ -16,8 +16,8 @@ from compiling import compiled
 from sweeps import sweep
 from test_quantized import SCHEMES, random_array
 
+from eagle3_tools.kernel_cases.case import AMD
 from pallas_kernels import GatedKernels, QuantFormat, QuantizedArray, gpu, grouped_mlp
-from pallas_kernels.cases.case import AMD
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import multiply
 from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared

@@ -12,7 +12,6 @@ from oracle_files import ORACLES
 from sparse_checkpoint import read_published, write_sparse
 
 from convert.conversion.conversion import Conversion, open_conversion
-from convert.from_config import draft_from_config, target_from_config
 from convert.models.kimi_k25 import published_kimi_name
 from convert.models.targets import FILES
 from convert.models.vision import PARTS
@@ -20,6 +19,7 @@ from convert.published.exclude import unprefixed
 from convert.published.parameters import PublishedParameters
 from eagle3_jax.config import DraftConfig, MiniMaxConfig
 from eagle3_jax.layers.quantized import QuantizedKernel
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from pallas_kernels import QuantFormat
 
 LAYERS = 2

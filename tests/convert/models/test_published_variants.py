@@ -14,7 +14,6 @@ from sweeps import sweep
 from convert import load_draft, load_target
 from convert.conversion.cli import main as convert
 from convert.conversion.conversion import open_conversion
-from convert.from_config import draft_from_config, target_from_config
 from convert.published.directory import unknown_fields
 from convert.published.quantization_config import read_quantization_config
 from convert.quantize.cli import main as quantize
@@ -23,6 +22,7 @@ from eagle3_jax.config.draft_layouts import is_draft
 from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.target import Target
 from eagle3_tools.plan.cli import main as plan
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from pallas_kernels import QuantFormat
 
 REFUSED = [name for name, variant in VARIANTS.items() if "refused" in variant]

@@ -14,8 +14,8 @@ from sweeps import sweep
 
 from eagle3_tools.amdgpu.cases import EmulatedCase, emulated_cases
 from eagle3_tools.amdgpu.cases.errors import largest_error, route_error
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import AMD, Case
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import AMD, Case
 from pallas_kernels.quantized import QuantizedArray
 
 EVERY = emulated_cases()

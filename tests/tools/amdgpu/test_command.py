@@ -12,8 +12,8 @@ from eagle3_tools.amdgpu.check import Checked
 from eagle3_tools.amdgpu.emulator.launch import LaunchCounts
 from eagle3_tools.amdgpu.jobs import jobs_for
 from eagle3_tools.amdgpu.report import by_class, summary, write_record
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import AMD
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import AMD
 
 COUNTS = LaunchCounts(2, 8, Counter({"v_add_f32": 16, "s_mov_b32": 8, "ds_read_b32": 3}))
 RAN = Checked("a case", "gfx950", (), (("kernel", COUNTS),), frozenset({"v_add_f32", "s_nop"}))

@@ -13,7 +13,7 @@ from amdgpu.compiled_functions import TABLE, control_flow, source
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
 from eagle3_tools.amdgpu.program.executable import Conditional, LibraryProduct, While
 from eagle3_tools.amdgpu.program.run import run_program
-from pallas_kernels.cases.case import AMD
+from eagle3_tools.kernel_cases.case import AMD
 
 F32 = np.dtype(np.float32)
 

@@ -15,9 +15,9 @@ from sweeps import sweep
 
 from eagle3_tools.amdgpu.cases.errors import largest_error
 from eagle3_tools.amdgpu.cases.variety import unlike_scales
+from eagle3_tools.kernel_cases.experts import KIMI, MINIMAX, grouped_mlp_case
+from eagle3_tools.kernel_cases.shapes import ExpertStack
 from pallas_kernels import gpu
-from pallas_kernels.cases.experts import KIMI, MINIMAX, grouped_mlp_case
-from pallas_kernels.cases.shapes import ExpertStack
 from pallas_kernels.quantized import QuantFormat, QuantizedArray, matmul
 
 STACK = ExpertStack("small", 8, 2, 512, 256)

@@ -6,10 +6,10 @@ import jax
 
 from eagle3_tools.aot.check import check
 from eagle3_tools.aot.speed import share_problems
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from eagle3_tools.kernel_model.record import CaseFacts
 from pallas_kernels import gpu
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 from pallas_kernels.tuning import trying
 
 

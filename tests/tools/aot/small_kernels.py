@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import triton
-from pallas_kernels.cases.case import Case
 
 ROWS, INPUTS, OUTPUTS = 256, 2048, 1024
 

@@ -26,9 +26,9 @@ from eagle3_tools.aot.expectations import (
     temporary_problems,
 )
 from eagle3_tools.checks.pool import Failure
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import AMD, ARCHS
 from pallas_kernels import gpu
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import AMD, ARCHS
 
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from eagle3_tools.aot import compile_program
+from eagle3_tools.kernel_cases.case import AMD
+from eagle3_tools.kernel_cases.shapes import MATRICES
 from pallas_kernels import gpu, triton
-from pallas_kernels.cases.case import AMD
-from pallas_kernels.cases.shapes import MATRICES
 from pallas_kernels.fp8_matmul.tiles import choose_tiles
 from pallas_kernels.tile_product import Operand, launch_tiles, multiply_tile
 

@@ -11,8 +11,8 @@ from eagle3_tools.aot.check import check
 from eagle3_tools.aot.nvidia.ptx import SmKernel
 from eagle3_tools.aot.speed import may_be_narrow, width_problems
 from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
+from eagle3_tools.kernel_cases.quantized import example_kernel
 from pallas_kernels import QuantFormat
-from pallas_kernels.quantized.examples import example_kernel
 
 HLO = """
 ENTRY %main (a_0_.1: bf16[8,64], a_1__values.1: u8[64,32]) -> bf16[8,64] {

@@ -17,8 +17,8 @@ from eagle3_tools.aot.expectations import kernel_problems
 from eagle3_tools.aot.nvidia.ptx import SmKernel
 from eagle3_tools.aot.report import overview
 from eagle3_tools.aot.targets import NVIDIA
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import triton
-from pallas_kernels.cases.case import Case
 
 GOOD = SmKernel("k", 255, 64, 232_448, 256, {"wgmma.bf16.m64n64k16": 8}, {}, {})
 

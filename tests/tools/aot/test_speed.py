@@ -12,9 +12,9 @@ from eagle3_tools.aot import check as checking
 from eagle3_tools.aot import speed
 from eagle3_tools.aot.check import check
 from eagle3_tools.aot.speed import OF_ANOTHER_COMPILER, TOLERANCE, share_problems
+from eagle3_tools.kernel_cases.case import AMD, Case
 from eagle3_tools.kernel_model.gpus import BY_ARCH
 from eagle3_tools.kernel_model.record import CaseFacts, recorded, recorded_with, write_record
-from pallas_kernels.cases.case import AMD, Case
 
 GOOD = small_case(matmul(64, stages=3))
 

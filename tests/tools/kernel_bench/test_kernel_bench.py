@@ -46,12 +46,12 @@ from eagle3_tools.kernel_bench.timing import (
     sampled,
 )
 from eagle3_tools.kernel_bench.tune import around, tune, write_tuned
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.latent_attention import mla_decode_case
+from eagle3_tools.kernel_cases.paged import PagedCase
+from eagle3_tools.kernel_cases.shapes import LatentAttention
 from pallas_kernels import tuning
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.latent_attention import mla_decode_case
-from pallas_kernels.cases.paged import PagedCase
-from pallas_kernels.cases.shapes import LatentAttention
 from pallas_kernels.grouped_matmul import GatedKernels, grouped_mlp
 from pallas_kernels.tuning import tuned
 

@@ -25,7 +25,7 @@ from eagle3_tools.kernel_bench.ceilings import Ceilings
 from eagle3_tools.kernel_bench.measure import Measured
 from eagle3_tools.kernel_bench.timing import Spread, Timed
 from eagle3_tools.kernel_bench.worker import Job, Opening
-from pallas_kernels.cases import all_cases
+from eagle3_tools.kernel_cases import all_cases
 
 ROOT = Path(__file__).parents[3]
 CHEAP = "route"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from eagle3_tools.kernel_model import record
 from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
 from eagle3_tools.kernel_model.gpus import BY_ARCH, MI355X, ModelGpu
@@ -20,8 +22,6 @@ from eagle3_tools.kernel_model.record import (
     recorded_with,
     write_record,
 )
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 H200 = "docs/benchmarks/h200.json"
 STREAMING = ("grouped_mlp", "logits_argmax", "gqa_decode", "fp8_matmul", "joint_matmul")

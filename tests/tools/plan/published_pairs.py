@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 from oracle_files import ORACLES
 
-from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_tools.plan.compile.training_step import TARGETS, step_options
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.planner import read_pair
 from eagle3_tools.plan.training.model import TrainingPlan
 

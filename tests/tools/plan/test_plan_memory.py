@@ -14,7 +14,6 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from published_pairs import PUBLISHED, draft, published, target, text_bytes, vision_bytes
 
 from convert.fill import named_variables
-from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
@@ -23,6 +22,7 @@ from eagle3_jax.mesh import DEVICES, shard
 from eagle3_jax.vision.packing import largest_bucket
 from eagle3_tools.plan.compile.compiled_round import abstract_round, device_parts, nbytes
 from eagle3_tools.plan.data.gpus import MI325X, MI355X, Gpu
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.model.limits import limits
 from eagle3_tools.plan.model.memory import Memory, encoding_bytes, lacking_bytes, plan_memory
 from eagle3_tools.plan.model.parallel import Parallelism

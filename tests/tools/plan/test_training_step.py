@@ -11,7 +11,6 @@ import pytest
 from published_pairs import LAYERS, PUBLISHED, published, training_plan
 from rich.console import Console
 
-from convert.from_config import draft_from_config, target_from_config
 from eagle3_jax.training.distillation import CPU_BLOCK
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.checks.pool import Failure
@@ -27,6 +26,7 @@ from eagle3_tools.plan.compile.training_step import (
     step_jobs,
     step_options,
 )
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.planner import AbstractPair, read_pair
 
 OPTIONS = step_options(PUBLISHED, TARGETS[0], DRAFTS[0])

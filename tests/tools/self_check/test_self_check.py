@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from eagle3_tools.kernel_cases.quantized import example_kernel
+from eagle3_tools.self_check import Call, check_call, recorded_calls
 from pallas_kernels import (
     GatedKernels,
     QuantFormat,
@@ -23,10 +25,8 @@ from pallas_kernels import (
 from pallas_kernels.add_norm import ADD_NORM
 from pallas_kernels.item_attention import ITEM_ATTENTION
 from pallas_kernels.partial_sums import PartialSums
-from pallas_kernels.quantized.examples import example_kernel
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.route import RouterOptions
-from pallas_kernels.self_check import Call, check_call, recorded_calls
 
 TOKENS, HIDDEN, INTER, EXPERTS = 8, 128, 64, 4
 OPTIONS = RouterOptions(2, True, 1.5)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from eagle3_tools.checks.check import console_of, table_of
-from pallas_kernels.cases.case import AMD
+from eagle3_tools.kernel_cases.case import AMD
 
 
 def main(argv: Sequence[str] | None = None) -> int:

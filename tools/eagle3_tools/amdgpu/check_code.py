@@ -7,13 +7,13 @@ import jax
 
 from eagle3_tools.amdgpu.check import Checked, code_problems, kernels_of, own_kernels, unsettled
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
+from eagle3_tools.kernel_cases import all_cases
 from eagle3_tools.plan.compile.full_size import full_size_program
 from eagle3_tools.plan.compile.full_size_pairs import full_size_options, name_of
 from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import make_plan, read_pair
 from pallas_kernels import gpu
-from pallas_kernels.cases import all_cases
 
 PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
 """config.json files of published checkpoints."""

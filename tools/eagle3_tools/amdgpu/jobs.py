@@ -18,8 +18,8 @@ from eagle3_tools.amdgpu.check_tower import check_tower
 from eagle3_tools.amdgpu.rounds.small_pair import FORMATS
 from eagle3_tools.checks.check import Check
 from eagle3_tools.checks.pool import Failure
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import AMD
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import AMD
 
 LIMIT_S = 1800.0
 ROUNDS = 3

@@ -19,13 +19,13 @@ from eagle3_tools.aot.report import overview, summary, table, write_results
 from eagle3_tools.aot.targets import TARGETS, target_of
 from eagle3_tools.checks.check import Check, console_of, print_lines
 from eagle3_tools.checks.pool import Failure
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import ARCHS, Case
 from eagle3_tools.kernel_model.facts import KernelFacts, Work
 from eagle3_tools.kernel_model.gpus import BY_ARCH, ModelGpu
 from eagle3_tools.kernel_model.named import named
 from eagle3_tools.kernel_model.predict import Prediction
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, write_record
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import ARCHS, Case
 
 
 def facts_lines(case: CaseFacts, gpu: ModelGpu) -> Iterator[str]:

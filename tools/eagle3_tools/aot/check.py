@@ -23,10 +23,10 @@ from eagle3_tools.aot.speed import (
 )
 from eagle3_tools.aot.targets import target_of
 from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from eagle3_tools.kernel_model.record import CaseFacts, recorded
 from pallas_kernels import gpu
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from eagle3_tools.kernel_bench.cases import in_turn, named, rehearsed
 from eagle3_tools.kernel_bench.session import Session
 from eagle3_tools.kernel_bench.tune import tune_all
 from eagle3_tools.kernel_bench.worker import use_gpu_sparingly
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from eagle3_tools.kernel_model import named as of_model
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,10 +6,10 @@ A dry run interprets the kernels, one program after another: the models' shapes 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pallas_kernels.cases import attention, caches, experts, latent_attention, products, rows
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.paged import PagedCase
-from pallas_kernels.cases.shapes import (
+from eagle3_tools.kernel_cases import attention, caches, experts, latent_attention, products, rows
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.paged import PagedCase
+from eagle3_tools.kernel_cases.shapes import (
     ExpertStack,
     GroupedAttention,
     Head,

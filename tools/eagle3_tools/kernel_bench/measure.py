@@ -22,11 +22,11 @@ from eagle3_tools.kernel_bench.timing import (
     nbytes_of,
     rotated,
 )
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.self_check.errors import difference, read_arrays
 from pallas_kernels import gpu
-from pallas_kernels.cases.case import Case
 from pallas_kernels.quantized import QuantizedArray, QuantizedRows
 from pallas_kernels.quantized.activations import fp8_per_token
-from pallas_kernels.self_check.errors import difference, read_arrays
 
 
 def compile_contract(case: Case, shapes: tuple[Any, ...]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from eagle3_tools.kernel_bench.measure import Measured, with_floor
 from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.timing import Spread
 from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work
-from pallas_kernels.cases.case import Case
+from eagle3_tools.kernel_cases.case import Case
 
 
 def print_ceilings(console: Console, ceilings: Ceilings) -> None:

@@ -23,9 +23,9 @@ from eagle3_tools.kernel_bench.timing import (
     rotated,
 )
 from eagle3_tools.kernel_bench.worker import NO_GPU, conditions
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import gpu, tuning
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 ENOUGH = 0.97
 """Largest fraction of the heuristic's time that counts as faster: less than 3% is noise."""

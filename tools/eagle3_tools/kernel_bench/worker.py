@@ -21,9 +21,9 @@ from eagle3_tools.kernel_bench.cases import rehearsed
 from eagle3_tools.kernel_bench.ceilings import Ceilings, measure_ceilings
 from eagle3_tools.kernel_bench.measure import Compiled, Measured, compile_case, measure, one_line
 from eagle3_tools.kernel_bench.timing import DRY, Effort
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import gpu
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
 """Without autotuning, a program compiles in a second and launches nothing; XLA's own products are

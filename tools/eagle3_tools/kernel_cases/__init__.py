@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from pallas_kernels.cases import attention, caches, experts, latent_attention, products, rows
-from pallas_kernels.cases.case import Case
+from eagle3_tools.kernel_cases import attention, caches, experts, latent_attention, products, rows
+from eagle3_tools.kernel_cases.case import Case
 
 
 def all_cases() -> list[Case]:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.cases.case import ARCHS, Case
-from pallas_kernels.cases.paged import LONG, PagedCase
-from pallas_kernels.cases.shapes import (
+from eagle3_tools.kernel_cases.case import ARCHS, Case
+from eagle3_tools.kernel_cases.paged import LONG, PagedCase
+from eagle3_tools.kernel_cases.shapes import (
     GROUPED_ATTENTION,
     VISION_ATTENTION,
     GroupedAttention,

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.cache_heads import CACHE_HEADS, HeadNorms, HeadRows
-from pallas_kernels.cache_latents import CACHE_LATENTS, LatentRows
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.shapes import (
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.shapes import (
     DECODE_ROWS,
     GROUPED_ATTENTION,
     LATENT_ATTENTION,
     GroupedAttention,
 )
+from pallas_kernels.cache_heads import CACHE_HEADS, HeadNorms, HeadRows
+from pallas_kernels.cache_latents import CACHE_LATENTS, LatentRows
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.partial_sums import PartialSums, total
 from pallas_kernels.quantized import QuantFormat, QuantizedRows

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.quantized import example_kernel, example_rows, matrix_instruction
+from eagle3_tools.kernel_cases.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 from pallas_kernels.grouped_matmul import GROUPED_MLP
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.shared import GatedKernels
 from pallas_kernels.grouped_matmul.tile_map import most_tiles
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 from pallas_kernels.route import ROUTE, one_program
 from pallas_kernels.route.choice import Asked, Held, RouterOptions, Routes
 

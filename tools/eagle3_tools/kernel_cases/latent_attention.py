@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.cases.case import ARCHS, Case
-from pallas_kernels.cases.paged import LONG, PagedCase
-from pallas_kernels.cases.shapes import LATENT_ATTENTION, LatentAttention
+from eagle3_tools.kernel_cases.case import ARCHS, Case
+from eagle3_tools.kernel_cases.paged import LONG, PagedCase
+from eagle3_tools.kernel_cases.quantized import matrix_instruction
+from eagle3_tools.kernel_cases.shapes import LATENT_ATTENTION, LatentAttention
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.mla import MLA_DECODE
 from pallas_kernels.paged.mla_partial import ATTEND_SHARE, SHARE_VALUES
 from pallas_kernels.paged.mla_prefill import MLA_PREFILL, MLA_PREFILL_PART
 from pallas_kernels.paged.partial import MASS, pack
-from pallas_kernels.quantized.examples import matrix_instruction
 
 SCALE, NOPE, VALUE = 192**-0.5, 128, 128
 EVERYWHERE = [

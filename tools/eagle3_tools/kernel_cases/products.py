@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.shapes import DECODE_ROWS, HEADS, MATRICES, TP, Head, Matrix
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.quantized import example_kernel, example_rows, matrix_instruction
+from eagle3_tools.kernel_cases.shapes import DECODE_ROWS, HEADS, MATRICES, TP, Head, Matrix
 from pallas_kernels.dispatch import Operation
 from pallas_kernels.fp8_matmul import MATMUL
 from pallas_kernels.joint_matmul import GATED_MATMUL, JOINT_MATMUL
 from pallas_kernels.logits_argmax import LOGITS_ARGMAX, ArgmaxOptions
 from pallas_kernels.partial_sums import total
 from pallas_kernels.quantized import QuantFormat, QuantizedArray
-from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 
 PTPC = QuantFormat("fp8_channel", "fp8_token")
 BLOCKS = QuantFormat("fp8_block", "fp8_group")

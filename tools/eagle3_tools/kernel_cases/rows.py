@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pallas_kernels.absorb_query import ABSORB_QUERY
-from pallas_kernels.add_norm import ADD_NORM
-from pallas_kernels.cases.case import AMD, ARCHS, NVIDIA, Case
-from pallas_kernels.cases.shapes import (
+from eagle3_tools.kernel_cases.case import AMD, ARCHS, NVIDIA, Case
+from eagle3_tools.kernel_cases.shapes import (
     DECODE_ROWS,
     EXPERTS,
     GROUPED_ATTENTION,
@@ -20,6 +18,8 @@ from pallas_kernels.cases.shapes import (
     GroupedAttention,
     LatentAttention,
 )
+from pallas_kernels.absorb_query import ABSORB_QUERY
+from pallas_kernels.add_norm import ADD_NORM
 from pallas_kernels.head_squares import HEAD_SQUARES
 from pallas_kernels.rms_norm import Norm
 from pallas_kernels.router_logits import ROUTER_LOGITS

@@ -8,7 +8,7 @@ contexts, each has its part of that, or of 102,400.
 import re
 from collections.abc import Iterable
 
-from pallas_kernels.cases.case import Case
+from eagle3_tools.kernel_cases.case import Case
 
 _VERIFY, _ALL = "(64|256)", "(16|64|256)"
 _LONG = "q[14]_8.5k_page64(_b64)?"

@@ -10,11 +10,11 @@ from typing import get_args
 
 from convert.command_line.parser import OneLineParser
 from eagle3_tools.checks.check import Check, console_of, print_lines
+from eagle3_tools.kernel_cases.case import AMD
 from eagle3_tools.plan.compile.compiled_round import RoundShape
 from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
 from eagle3_tools.plan.compile.report import GIB, MIB, seconds, whole
 from eagle3_tools.plan.data.kimi_k25 import WeightScheme
-from pallas_kernels.cases.case import AMD
 
 
 def main(argv: Sequence[str] | None = None) -> int:

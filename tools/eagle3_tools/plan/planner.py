@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 
 from convert.files.safetensors_files import read_json
-from convert.from_config import draft_from_config, target_from_config
 from convert.hub.checkpoint import find_config
 from convert.hub.source import Source
 from convert.published.directory import warn_of_unknown_fields
@@ -19,6 +18,7 @@ from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_tools.plan.data.gpus import GPUS, Gpu
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.model.attention_work import StepRows
 from eagle3_tools.plan.model.data_parallel import DataParallel, data_parallel
 from eagle3_tools.plan.model.divided_context import PARTS, DecodeLoad, DividedContext

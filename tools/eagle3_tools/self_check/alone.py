@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from eagle3_tools.self_check.calls import Call
+from eagle3_tools.self_check.examples import Examples
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.route.choice import Asked, Routes
-from pallas_kernels.self_check.calls import Call
-from pallas_kernels.self_check.examples import Examples
 
 PRODUCTS = ("matmul", "joint_matmul", "gated_matmul", "grouped_mlp", "logits_argmax")
 """Operations whose matrices after the first argument are weights."""

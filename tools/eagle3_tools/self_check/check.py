@@ -8,10 +8,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from eagle3_tools.self_check.alone import stand_alone
+from eagle3_tools.self_check.calls import Call
+from eagle3_tools.self_check.errors import Error, worst_error
 from pallas_kernels import gpu
-from pallas_kernels.self_check.alone import stand_alone
-from pallas_kernels.self_check.calls import Call
-from pallas_kernels.self_check.errors import Error, worst_error
 
 AXIS = "device"
 

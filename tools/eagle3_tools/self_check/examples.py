@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
 
+from eagle3_tools.kernel_cases.quantized import example_kernel
 from pallas_kernels.cache_heads import HeadNorms
 from pallas_kernels.logits_argmax import ArgmaxOptions
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.partial_sums import PartialSums
 from pallas_kernels.quantized import QuantizedArray, QuantizedRows
-from pallas_kernels.quantized.examples import example_kernel
 
 KV_SCALE = 0.25
 

@@ -10,7 +10,7 @@ import pytest
 
 from eagle3_tools.bench.doctor import served
 from eagle3_tools.bench.doctor.served import CONFIG, Served
-from pallas_kernels.self_check import Call
+from eagle3_tools.self_check import Call
 from serve.demo import (
     demo_draft_dir,
     demo_target_dir,

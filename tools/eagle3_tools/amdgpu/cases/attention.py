@@ -15,10 +15,10 @@ from eagle3_tools.amdgpu.cases.errors import (
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16, FP8_ROWS
 from eagle3_tools.amdgpu.cases.variety import unlike_contexts
-from pallas_kernels.cases import attention, latent_attention
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.paged import PagedCase
-from pallas_kernels.cases.shapes import GroupedAttention, LatentAttention, VisionAttention
+from eagle3_tools.kernel_cases import attention, latent_attention
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.paged import PagedCase
+from eagle3_tools.kernel_cases.shapes import GroupedAttention, LatentAttention, VisionAttention
 from pallas_kernels.paged.kv import PagedKV
 
 LENGTHS = 300, 21

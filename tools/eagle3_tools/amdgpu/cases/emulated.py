@@ -12,8 +12,8 @@ from eagle3_tools.amdgpu.cases.errors import largest_error
 from eagle3_tools.amdgpu.cases.launches import Launch, launches, with_tiles_of
 from eagle3_tools.amdgpu.cases.tolerances import Tolerance
 from eagle3_tools.amdgpu.cases.variety import unlike_scales
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import gpu
-from pallas_kernels.cases.case import Case
 
 Arrays = Sequence[NDArray[Any]]
 

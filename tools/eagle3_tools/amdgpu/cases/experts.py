@@ -5,8 +5,8 @@ from typing import Any
 from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import of_experts
-from pallas_kernels.cases import experts
-from pallas_kernels.cases.shapes import ExpertStack
+from eagle3_tools.kernel_cases import experts
+from eagle3_tools.kernel_cases.shapes import ExpertStack
 
 STACK = ExpertStack("small", 5, 2, 384, 256)
 BESIDE_SHARED = ExpertStack("small", 5, 2, 512, 256)

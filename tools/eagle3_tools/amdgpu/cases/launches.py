@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import gpu, tuning
-from pallas_kernels.cases import all_cases
-from pallas_kernels.cases.case import Case
 
 PRODUCTS = ("dot_general", "dot_mxfp4")
 MOVES = ("masked_load", "masked_swap")

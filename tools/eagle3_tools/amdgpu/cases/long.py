@@ -8,7 +8,7 @@ from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16, Tolerance, of_experts
 from eagle3_tools.amdgpu.cases.variety import unlike_contexts, unlike_scales
-from pallas_kernels.cases.experts import KIMI
+from eagle3_tools.kernel_cases.experts import KIMI
 
 
 def long_cases() -> list[EmulatedCase]:

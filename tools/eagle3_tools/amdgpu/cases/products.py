@@ -11,13 +11,13 @@ import jax
 from eagle3_tools.amdgpu.cases.emulated import EmulatedCase
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16
-from pallas_kernels.cases import products
-from pallas_kernels.cases.case import Case
-from pallas_kernels.cases.shapes import Head, Matrix
+from eagle3_tools.kernel_cases import products
+from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.quantized import example_kernel, example_rows, matrix_instruction
+from eagle3_tools.kernel_cases.shapes import Head, Matrix
 from pallas_kernels.dispatch import Operation
 from pallas_kernels.joint_matmul import GATED_MATMUL, JOINT_MATMUL
 from pallas_kernels.quantized import QuantFormat
-from pallas_kernels.quantized.examples import example_kernel, example_rows, matrix_instruction
 
 PTPC, BLOCKS, WIDENED = products.PTPC, products.BLOCKS, products.WIDENED
 FOUR_BIT = (

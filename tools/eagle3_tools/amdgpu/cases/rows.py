@@ -8,14 +8,14 @@ from eagle3_tools.amdgpu.cases.errors import dequantised_error, route_error
 from eagle3_tools.amdgpu.cases.launches import named
 from eagle3_tools.amdgpu.cases.tolerances import BF16, FLOAT32, FP8_ROWS, ROUTED
 from eagle3_tools.amdgpu.cases.variety import unlike_rows, unlike_weights
-from pallas_kernels.cases import caches, experts
-from pallas_kernels.cases.rows import (
+from eagle3_tools.kernel_cases import caches, experts
+from eagle3_tools.kernel_cases.rows import (
     absorb_query_case,
     add_norm_case,
     head_squares_case,
     router_logits_case,
 )
-from pallas_kernels.cases.shapes import EXPERTS, ExpertStack, GroupedAttention, LatentAttention
+from eagle3_tools.kernel_cases.shapes import EXPERTS, ExpertStack, GroupedAttention, LatentAttention
 from pallas_kernels.quantized import QuantFormat
 
 PAGES = 3

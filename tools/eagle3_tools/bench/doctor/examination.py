@@ -12,8 +12,8 @@ from eagle3_tools.bench.doctor.rounds import check_rounds
 from eagle3_tools.bench.doctor.served import Served
 from eagle3_tools.bench.doctor.speed import check_speed
 from eagle3_tools.checks.pool import Failure
+from eagle3_tools.self_check import CheckedCall
 from pallas_kernels.gpu import compile_quickly
-from pallas_kernels.self_check import CheckedCall
 
 REHEARSED_BYTES = 64 << 20
 """Most argument bytes of a kernel in interpret mode."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
 from eagle3_tools.bench.doctor.served import assumed_gpu
 from eagle3_tools.checks.pool import Failure
-from pallas_kernels.self_check import Call, CheckedCall, check_call
+from eagle3_tools.self_check import Call, CheckedCall, check_call
 
 PROCESSES = 2
 """Processes at a time. Most of the time is compilation on one core; they share the devices."""

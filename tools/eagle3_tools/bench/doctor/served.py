@@ -12,7 +12,6 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from convert.files.safetensors_files import read_json
-from convert.from_config import draft_from_config, target_from_config
 from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
@@ -25,8 +24,9 @@ from eagle3_jax.mesh import check_units, make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_tools.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
+from eagle3_tools.self_check import Call, recorded_calls
 from pallas_kernels import gpu
-from pallas_kernels.self_check import Call, recorded_calls
 
 PATCHES = 1024
 """Patches of the images in one array: one image of 448 x 448 pixels, or several smaller ones."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from eagle3_tools.kernel_bench.peers.products import tensor
-from pallas_kernels.cases.latent_attention import SCALE
+from eagle3_tools.kernel_cases.latent_attention import SCALE
 
 Arguments = tuple[Any, ...]
 Peer = Callable[..., Any]

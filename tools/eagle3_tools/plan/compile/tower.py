@@ -30,6 +30,7 @@ from eagle3_tools.aot.expectations import copy_problems
 from eagle3_tools.aot.launches import launches
 from eagle3_tools.aot.targets import target_of
 from eagle3_tools.checks.check import Check, console_of
+from eagle3_tools.kernel_cases.case import AMD, ARCHS
 from eagle3_tools.plan.compile.report import (
     MIB,
     MOST_BESIDE_PLAN,
@@ -40,7 +41,6 @@ from eagle3_tools.plan.compile.report import (
 )
 from eagle3_tools.plan.model.memory import encoding_bytes
 from eagle3_tools.plan.model.weights import model_bytes
-from pallas_kernels.cases.case import AMD, ARCHS
 
 MOST_LAUNCHES = 8
 """Most launches of a block on AMD GPUs: two norms, four products with their biases, q, k and v by

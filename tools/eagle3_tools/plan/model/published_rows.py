@@ -5,12 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from convert.from_config import draft_from_config, target_from_config
 from convert.models.config_json import draft_to_hf
 from convert.models.targets import target_files
 from eagle3_jax.config import DraftConfig, TargetConfig
 from eagle3_tools.plan.data import kimi_k25, minimax_m25
 from eagle3_tools.plan.data.gpus import MI325X, MI355X, Gpu
+from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.model.attention_work import StepRows
 from eagle3_tools.plan.model.draft_work import draft_shape
 from eagle3_tools.plan.model.kernels import BOUNDS, Bound
