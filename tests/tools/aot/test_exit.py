@@ -1,5 +1,7 @@
 """The way out of Pallas: XLA compiles a kernel that it gets as the text of its Triton IR."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -13,6 +15,23 @@ from pallas_kernels.tile_product import Operand, launch_tiles, multiply_tile
 
 O_PROJ = next(matrix for matrix in MATRICES if matrix.name == "kimi.o_proj@tp8")
 ROWS = 64
+
+
+def copy_row(x: Any, _: Any, pool: Any) -> None:
+    triton.store(pool.at[1, jnp.arange(64)], triton.load(x.at[jnp.arange(64)]))
+
+
+def test_text_writes_in_place_what_its_kernel_writes_in_place():
+    """Rows that the kernel leaves alone keep their values, as in a pool of pages."""
+    x, pool = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64,), (4, 64)))
+    kernel = triton.launch(
+        copy_row, name="copy_row", grid=(1,), out_shape=pool, input_output_aliases={1: 0}
+    )
+    with gpu.assume("gfx950", compiling=True):
+        program = triton.triton_ir(kernel, x, pool)
+        text = jax.jit(triton.call_triton_ir(program, pool)).trace(x, pool)
+    assert program["aliases"] == {1: 0}
+    assert "operand_index = 1" in text.lower(lowering_platforms=("rocm",)).as_text()
 
 
 def product(x: Operand, w: Operand) -> jax.Array:
