@@ -170,8 +170,9 @@ rocm-check: $(ROCM)/installed
 	$(AND_ON_NEWEST)
 	@$(PASSED) $@
 
-# ROCm 7 and ROCm 10.
+# ROCm 7 and ROCm 10, and the way out of Pallas (docs/decisions/kernel-language.md).
 rocm-check-newest: .venv-rocm-newest/installed .venv-rocm10-newest/installed
+	JAX_PLATFORMS=cpu .venv-rocm-newest/bin/python -m pytest --rocm tests/tools/aot/test_exit.py
 	.venv-rocm-newest/bin/python -m eagle3_tools.aot
 	.venv-rocm10-newest/bin/python -m eagle3_tools.aot
 

@@ -33,12 +33,11 @@ from pallas_kernels import gpu
 GOOD = GpuKernel("k", 300, 0, 900, 0, 65_536, 256, {"mfma.f32.32x32x16.bf16": 8})
 
 
-def test_sgpr_spills_are_no_fault_but_everything_else_is():
-    assert not kernel_problems(GOOD, "gfx942")
+def test_spills_into_registers_are_no_fault_but_everything_else_is():
+    assert not kernel_problems(replace(GOOD, vgpr_spills=1), "gfx942")
     bad = replace(GOOD, vgprs=513, vgpr_spills=2, scratch_bytes=8, lds_bytes=65_537)
     assert kernel_problems(bad, "gfx942") == [
-        "k: 2 VGPR spills",
-        "k: 8 B scratch",
+        "k: 2 VGPR spills, 8 B scratch",
         "k: 513 VGPRs of 512",
         "k: 65537 B of 65536 B LDS",
     ]

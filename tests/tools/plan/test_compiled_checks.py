@@ -107,7 +107,7 @@ def test_hidden_states_are_no_weights_and_arguments_may_differ_by_a_percent() ->
     assert of_tower() == of_tower(temporary_bytes=505) == []
 
 
-SPILL = {"kernels": [GpuKernel("k", 64, 3, 0, 0, 0, 256, {})]}
+SPILL = {"kernels": [GpuKernel("k", 64, 3, 0, 12, 0, 256, {})]}
 
 
 @pytest.mark.parametrize(
@@ -117,23 +117,23 @@ SPILL = {"kernels": [GpuKernel("k", 64, 3, 0, 0, 0, 256, {})]}
         (of_round, {"temporary_bytes": 2 << 30}, "2048 MiB of temporaries"),
         (of_round, {"alias_bytes": 799}, "799 B of 800 donated are written in place"),
         (of_round, {"hlo": hlo(fusion("7168,256"))}, "hidden makes bf16[7168, 256], as large"),
-        (of_round, SPILL, "k: 3 VGPR spills"),
+        (of_round, SPILL, "k: 3 VGPR spills, 12 B scratch"),
         (of_round, {"kernels": [GpuKernel("k", 64, 0, 0, 8, 0, 256, {})]}, "k: 8 B scratch"),
         (of_round, {"hlo": hlo(summed("163840,64"))}, "all-reduce of bf16[163840, 64]"),
         (of_round, {"planned_state": 100}, "800 B of pools and slots, 100 were planned"),
         (of_prefill, {"hlo": hlo(gathered(262144))}, "bf16[262144, 576], 301,989,888 B"),
         (of_prefill, {"temporary_bytes": 2 << 30}, "2048 MiB of temporaries"),
-        (of_prefill, SPILL, "k: 3 VGPR spills"),
+        (of_prefill, SPILL, "k: 3 VGPR spills, 12 B scratch"),
         (of_tower, {"per_block": 9}, "9 launches a block, 8 would do"),
         (of_tower, {"temporary_bytes": 506}, "506 B of temporaries, 500 were planned"),
         (of_tower, {"hlo": hlo(f"ROOT {fusion('4304,1152')}")}, "as large as a weight"),
-        (of_tower, SPILL, "k: 3 VGPR spills"),
+        (of_tower, SPILL, "k: 3 VGPR spills, 12 B scratch"),
         (of_step, {"arguments": 1.02}, "B of arguments"),
         (of_step, {"arguments": 0.98}, "B of arguments"),
         (of_step, {"temporaries": 1.06}, "B of temporaries"),
         (of_step, {"alias_bytes": 799}, "799 B of 800 donated are written in place"),
         (of_step, {"hlo": hlo(fusion("7168,640"))}, "hidden makes bf16[7168, 640], as large"),
-        (of_step, SPILL, "k: 3 VGPR spills"),
+        (of_step, SPILL, "k: 3 VGPR spills, 12 B scratch"),
     ],
 )
 def test_each_bound_that_is_broken_is_said(
