@@ -1,7 +1,8 @@
 """Recorded facts of the named cases: `records/<arch>.json`, one line for each case.
 
-`python -m eagle3_tools.aot --record` writes them, for use on machines without the compiler. Code of
-another version of JAX than that record's has a record of its own, `records/<version>/<arch>.json`.
+`python -m eagle3_tools.aot --record` writes them, for use on machines without the compiler. Another
+version of JAX writes into `records/<version>/<arch>.json`, whose cases replace those of the first
+record where that version is installed.
 """
 
 import json
@@ -48,9 +49,7 @@ def _predictions(case: CaseFacts, gpu: ModelGpu) -> tuple[Prediction, ...]:
 
 
 def path_of(arch: str, folder: Path = FOLDER) -> Path:
-    """Return the record of the installed JAX, or if it has none, the one of the folder."""
-    own = folder / version("jax") / f"{arch}.json"
-    return own if own.exists() else folder / f"{arch}.json"
+    return folder / f"{arch}.json"
 
 
 def recorded_with(arch: str, folder: Path = FOLDER) -> str | None:
@@ -62,21 +61,22 @@ def recorded_with(arch: str, folder: Path = FOLDER) -> str | None:
 @cache
 def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
     """Return case name -> facts; empty if there is no record."""
-    path = path_of(arch, folder)
-    if not path.exists():
-        return {}
-    lines = json.loads(path.read_text(encoding="utf-8"))
-    return {name: _case(name, fields) for name, fields in lines["cases"].items()}
+    found: dict[str, CaseFacts] = {}
+    for path in (path_of(arch, folder), path_of(arch, folder / version("jax"))):
+        if path.exists():
+            lines = json.loads(path.read_text(encoding="utf-8"))
+            found |= {name: _case(name, fields) for name, fields in lines["cases"].items()}
+    return found
 
 
 def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -> Path:
     """Write these cases, replacing their earlier records and keeping the others. The record of
     another version of JAX stays as it is."""
-    path, kept = path_of(arch, folder), recorded(arch, folder)
     if recorded_with(arch, folder) not in (None, version("jax")):
-        path, kept = folder / version("jax") / f"{arch}.json", {}
-    known = {**kept, **{case.name: case for case in cases}}
+        folder /= version("jax")
+    known = {**recorded(arch, folder), **{case.name: case for case in cases}}
     lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
+    path = path_of(arch, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name, "jax": version("jax")})[:-1]
     path.write_text(f'{head}, "cases": {{\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
