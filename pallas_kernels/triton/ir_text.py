@@ -44,7 +44,7 @@ def triton_ir(kernel: Callable[..., Any], *shapes: Any, name: str | None = None)
         "name": ir.StringAttr(found["name"]).value,
         "ir": _as_text(ir.StringAttr(found["ir"]).value_bytes),
         **{key: ir.IntegerAttr(found[key]).value for key in numbers},
-        "aliases": dict(map(_alias, found["aliases"])),
+        "aliases": dict(map(_alias, ir.ArrayAttr(found["aliases"]))),
     }
 
 
@@ -52,7 +52,9 @@ def call_triton_ir(
     program: Mapping[str, Any], out: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct]
 ) -> Callable[..., Any]:
     """Return a function that launches a kernel exported by `triton_ir`, without Pallas."""
-    fixed = {k: np.int32(v) if isinstance(v, int) else v for k, v in program.items()}
+    fixed: dict[str, Any] = {
+        k: np.int32(v) if isinstance(v, int) else v for k, v in program.items()
+    }
     aliases = fixed.pop("aliases")
     call = jax.ffi.ffi_call(
         CALL_TARGET, out, custom_call_api_version=4, input_output_aliases=aliases

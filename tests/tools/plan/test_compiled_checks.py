@@ -118,7 +118,6 @@ SPILL = {"kernels": [GpuKernel("k", 64, 3, 0, 12, 0, 256, {})]}
         (of_round, {"alias_bytes": 799}, "799 B of 800 donated are written in place"),
         (of_round, {"hlo": hlo(fusion("7168,256"))}, "hidden makes bf16[7168, 256], as large"),
         (of_round, SPILL, "k: 3 VGPR spills, 12 B scratch"),
-        (of_round, {"kernels": [GpuKernel("k", 64, 0, 0, 8, 0, 256, {})]}, "k: 8 B scratch"),
         (of_round, {"hlo": hlo(summed("163840,64"))}, "all-reduce of bf16[163840, 64]"),
         (of_round, {"planned_state": 100}, "800 B of pools and slots, 100 were planned"),
         (of_prefill, {"hlo": hlo(gathered(262144))}, "bf16[262144, 576], 301,989,888 B"),
