@@ -80,7 +80,10 @@ def _read(text: str) -> Any:
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
     """Add the --config flag to a command."""
     parser.add_argument(
-        FLAG, type=Path, metavar="FILE", help="YAML: flags as keys; the command line goes before it"
+        FLAG,
+        type=Path,
+        metavar="FILE",
+        help="YAML file with flags as keys; flags on the command line take precedence",
     )
 
 

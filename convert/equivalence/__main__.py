@@ -49,12 +49,16 @@ def _parser() -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("published", help="directory or hub id that transformers' side reads")
-    parser.add_argument("converted", nargs="?", help="our side (default: the same)")
+    parser.add_argument("published", help="directory or hub id that transformers reads")
+    parser.add_argument(
+        "converted", nargs="?", help="checkpoint that eagle3-jax reads; default: PUBLISHED"
+    )
     add_hub_flags(parser)
     parser.add_argument("--layers", type=_layers, help="such as 0,1,30-32 (default: all)")
     parser.add_argument("--tokens", type=int, default=16, help="random tokens (default 16)")
-    parser.add_argument("--vocabulary", type=int, default=256, help="ids are below this")
+    parser.add_argument(
+        "--vocabulary", type=int, default=256, help="random token ids are below this number"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

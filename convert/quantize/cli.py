@@ -80,7 +80,7 @@ class CompareFlags:
     )
     max_tokens: int = option("--max-tokens N", "maximum tokens of an answer", COUNT, default=64)
     num_speculative_tokens: int = option(
-        "--num-speculative-tokens K", "drafts of a round", COUNT, default=3
+        "--num-speculative-tokens K", "draft tokens per round", COUNT, default=3
     )
 
 

@@ -214,9 +214,14 @@ class EngineConfig:
 
     def _check_cache(self) -> None:
         if self.kv_offloading_bytes < 0:
-            raise ValueError(f"kv_offloading_bytes must be at least 0: {self.kv_offloading_bytes}")
+            raise ValueError(
+                f"kv_offloading_bytes must be at least 0, got {self.kv_offloading_bytes}"
+            )
         if self.kv_offloading_bytes and not self.enable_prefix_caching:
-            raise ValueError("kv_offloading_bytes keeps pages of the prefix cache, which is off")
+            raise ValueError(
+                "kv_offloading_bytes stores pages of the prefix cache, which is off: "
+                "leave one of the two out"
+            )
         if self.kv_offloading_bytes and self.data_parallel_size > 1:
             raise ValueError(
                 "kv_offloading_bytes keeps the pages of one replica: data_parallel_size must be 1, "
@@ -225,20 +230,24 @@ class EngineConfig:
         if (least := self.kv_offloading_least_tokens) < 1:
             raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_offloading_dir and not self.kv_offloading_bytes:
-            raise ValueError("kv_offloading_dir needs host memory: give kv_offloading_bytes")
+            raise ValueError(
+                "kv_offloading_dir needs kv_offloading_bytes of at least one page, got 0"
+            )
         if bool(self.kv_offloading_dir) != (self.kv_offloading_dir_bytes > 0):
-            raise ValueError("kv_offloading_dir and kv_offloading_dir_bytes need each other")
+            raise ValueError("kv_offloading_dir and kv_offloading_dir_bytes: give both, got one")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             known = " or ".join(KV_CACHE_DTYPES)
             raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")
         scale, is_float8 = self.kv_cache_scale, self.kv_cache_dtype == "fp8"
         if scale is None and is_float8:
             raise ValueError(
-                "kv_cache_dtype fp8 needs kv_cache_scale: measured factors (eagle3-bench accept "
+                "kv_cache_dtype fp8 needs kv_cache_scale: measured scales (eagle3-bench accept "
                 "--measure-kv-scales) or one number for all pools"
             )
         if scale is not None and not is_float8:
-            raise ValueError("kv_cache_scale is a factor of float8: kv_cache_dtype must be fp8")
+            raise ValueError(
+                f"kv_cache_scale needs kv_cache_dtype fp8, got {self.kv_cache_dtype}: leave it out"
+            )
         if isinstance(scale, int | float) and not 0 < scale < math.inf:
             raise ValueError(f"kv_cache_scale must be positive, got {scale}")
 
@@ -263,22 +272,24 @@ class EngineConfig:
             ),
         }
         for name in (name for name, on in modes.items() if on):
-            raise ValueError(f"{name} works on chains: eagle_topk must be 1, got {self.eagle_topk}")
+            raise ValueError(
+                f"{name} needs drafts in chains: eagle_topk must be 1, got {self.eagle_topk}"
+            )
 
     def _check_choice(self) -> None:
         table = self.num_speculative_tokens_per_batch_size
         if table is not None:
             check_table(table, self.num_speculative_tokens)
         if table is not None and self.adaptive:
-            raise ValueError("give one of num_speculative_tokens_per_batch_size and adaptive")
+            raise ValueError("give num_speculative_tokens_per_batch_size or adaptive, not both")
         name = "adaptive" if self.adaptive else "num_speculative_tokens_per_batch_size"
         if self.chooses_k and self.num_speculative_tokens == 0:
-            raise ValueError(f"num_speculative_tokens must be at least 1 for {name} to choose")
+            raise ValueError(f"num_speculative_tokens must be at least 1 with {name}, got 0")
         if self.exact and self.chooses_k:
-            raise ValueError(f"exact mode has one width: leave {name} out")
+            raise ValueError(f"exact mode needs the same k in every round: leave {name} out")
         if self.method.rejection_sample_method == "synthetic" and self.chooses_k:
             raise ValueError(
-                f"synthetic acceptance is a schedule for one k, which {name} would change; "
+                f"synthetic acceptance needs the same k in every round, which {name} changes: "
                 "leave one of them out"
             )
 

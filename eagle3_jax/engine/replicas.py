@@ -36,7 +36,7 @@ class Replicas:
         """See Scheduler. Raises ValueError for KV events of several replicas."""
         count = config.data_parallel_size
         if kv_events is not None and count > 1:
-            raise ValueError(f"events of KV pages need data_parallel_size 1; got {count}")
+            raise ValueError(f"KV events need data_parallel_size 1, got {count}")
         self.schedulers = tuple(Scheduler(config, tiers, kv_events, images) for _ in range(count))
         self._turn = -1
         self._ahead = max(1, int(MOST_AHEAD * config.max_num_seqs))

@@ -46,7 +46,9 @@ class Scheduler:
         """Raise ValueError if a request needs missing host memory or has images that cannot run."""
         moves = request.source is not None or request.export_as is not None
         if moves and self.tier is None:
-            raise ValueError("pages go from engine to engine through host memory: give some")
+            raise ValueError(
+                "KV transfers need host memory: kv_offloading_bytes must hold a page, got 0"
+            )
         exact_chunk = self.config.prefill_chunk if self.config.exact else None
         check_images(request, self.images, exact_chunk)
 

@@ -78,7 +78,7 @@ class SamplingParams:
         _is_probability,
         applied_by=AppliedBy.SAMPLER,
         filters=True,
-        meaning="keeps the smallest set of the best tokens that reaches this probability",
+        meaning="keeps the most probable tokens whose sum first reaches this probability",
         json=float,
         generation_config="top_p",
     )
@@ -126,7 +126,7 @@ class SamplingParams:
         "at least 1",
         lambda value: value is None or value >= 1,
         applied_by=AppliedBy.HOST,
-        meaning="of the answer at most; without a limit as long as the context allows",
+        meaning="maximum tokens of the answer; without it, as many as the context allows",
         generation_config="max_new_tokens",
     )
     min_tokens: int = option(
@@ -134,7 +134,7 @@ class SamplingParams:
         "0 or more",
         lambda value: value >= 0,
         applied_by=AppliedBy.EVERY_PROGRAM,
-        meaning="end and stop ids are barred until so many tokens are out",
+        meaning="EOS and stop ids are barred until the answer has so many tokens",
         json=int,
     )
     stop: str | Sequence[str] = option(

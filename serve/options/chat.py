@@ -65,7 +65,8 @@ class ChatOptions:
         action=BooleanOptionalAction,
     )
     strict_tools: bool = option(
-        "--strict-tools", "make the calls of every tool follow its schema, as `strict` does for one"
+        "--strict-tools",
+        "make calls of every tool follow its schema, as `strict` does for a single tool",
     )
     thinking_token_budget: int | None = option(
         "--thinking-token-budget N",

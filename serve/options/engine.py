@@ -51,7 +51,7 @@ class EngineFlags:
     )
     prefill_chunk: int | None = option(
         "--max-num-batched-tokens, --chunked-prefill-size N",
-        "prompt tokens of a chunk" + _default("prefill_chunk"),
+        "prompt tokens per prefill chunk" + _default("prefill_chunk"),
         int,
     )
     kv_cache_dtype: str = option(
@@ -62,7 +62,7 @@ class EngineFlags:
     )
     kv_cache_scale: str | None = option(
         "--kv-cache-scale FILE|X",
-        "factors of an fp8 cache: FILE, one a pool (eagle3-bench accept MODEL --draft DRAFT "
+        "scales of an fp8 cache: FILE, one a pool (eagle3-bench accept MODEL --draft DRAFT "
         "--measure-kv-scales FILE); or X for all pools",
     )
     kernels: str = option(
@@ -84,7 +84,7 @@ class EngineFlags:
     )
     enable_prefix_caching: bool = option(
         "--enable-prefix-caching",
-        "reuse the cache pages of prompts that began alike (the default)",
+        "reuse cached pages of prompts that begin with the same tokens (the default)",
         default=True,
         action=argparse.BooleanOptionalAction,
     )
@@ -94,7 +94,7 @@ class EngineFlags:
         action="store_false",
         dest="enable_prefix_caching",
     )
-    exact: bool = option("--exact", "same bits as plain decoding")
+    exact: bool = option("--exact", "make answers equal to plain decoding bit for bit")
 
 
 TABLES = (EngineFlags, OffloadingFlags, ImageEngineFlags, ContextFlags, ParallelOptions)

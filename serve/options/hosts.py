@@ -25,22 +25,25 @@ class HostFlags:
     """Options of several hosts: the same command runs on each, but for its id."""
 
     coordinator_address: str | None = option(
-        "--coordinator-address HOST:PORT", "of process 0, reachable from all others"
+        "--coordinator-address HOST:PORT",
+        "address of process 0, which every other process must reach",
     )
     num_processes: int | None = option("--num-processes, --nnodes N", "number of processes", int)
     process_id: int | None = option(
         "--process-id, --node-rank I", "number of this process, 0..N-1", int
     )
-    master_addr: str | None = option("--master-addr HOST", "vLLM's name of the coordinator's host")
+    master_addr: str | None = option(
+        "--master-addr HOST", "vLLM's name for the host of --coordinator-address"
+    )
     master_port: int | None = option("--master-port PORT", None, int)
     plan_port: int | None = option(
-        "--plan-port PORT", "of process 0; default: the coordinator's + 1", int
+        "--plan-port PORT", "port of process 0 for program calls; default: coordinator + 1", int
     )
     hosts_key_file: Path | None = option(
         f"{KEY_FLAG} FILE", f"the key of all processes, mode 0600; make one: {MAKE_KEY}", Path
     )
     distributed: bool = option(
-        "--distributed", "take what is not given from LeaderWorkerSet's or Slurm's environment"
+        "--distributed", "read other settings from LeaderWorkerSet's or Slurm's environment"
     )
 
 

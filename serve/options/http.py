@@ -46,7 +46,8 @@ class Cors:
         "--allowed-headers JSON", "their headers; default: all", _json_list, default=ANY, unset=True
     )
     allow_credentials: bool = option(
-        "--allow-credentials", "let them send cookies and certificates; not with the origin *"
+        "--allow-credentials",
+        "let these requests carry cookies and client certificates; not with the origin *",
     )
 
 
@@ -61,7 +62,7 @@ class Tls:
         "--ssl-certfile FILE", "serve HTTPS with this certificate (PEM)", Path
     )
     keyfile: Path | None = option(
-        "--ssl-keyfile FILE", "its key, if the certificate's file has none", Path
+        "--ssl-keyfile FILE", "the certificate's private key, if its file has none", Path
     )
     ca_certs: Path | None = option(
         "--ssl-ca-certs FILE", "authorities that sign clients' certificates", Path

@@ -24,7 +24,7 @@ class ShareFlags:
     )
     mem_fraction_static: float | None = option(
         "--mem-fraction-static F",
-        "SGLang's: the share without the memory of programs, which comes on top",
+        "SGLang's share of a GPU's memory, to which the memory of programs is added",
         SHARE,
     )
 
@@ -52,11 +52,11 @@ class OffloadingFlags:
     )
     kv_offloading_dir: str | None = option(
         "--kv-offloading-dir DIR",
-        "keeps what comes to that memory, so that it survives a restart",
+        "directory that stores these pages too, so that they survive a restart",
     )
     kv_offloading_dir_bytes: int | None = option(
         "--kv-offloading-dir-size GIB",
-        "its size; the least recently used pages are deleted",
+        "size of --kv-offloading-dir; the least recently used pages are deleted",
         unit=GIB,
     )
 

@@ -52,7 +52,7 @@ class Operations:
     )
     client_timeout_s: float = option(
         "--client-timeout SECONDS",
-        "limit for sending a request, and for a stalled reader to read on",
+        "longest time to send a request, and to read nothing of an answer",
         POSITIVE,
         default=60.0,
     )

@@ -22,11 +22,13 @@ class ModelFlags:
     """The model, as an argument or as --model, since other engines have both forms."""
 
     model_positional: str | None = option("MODEL", "checkpoint directory, or hub id", nargs="?")
-    model: str | None = option("--model, --model-path MODEL", "the same")
-    demo: str = option("--demo", "the embedded pair", default="", action="store_const", const=DEMO)
+    model: str | None = option("--model, --model-path MODEL", "the same as MODEL")
+    demo: str = option(
+        "--demo", "use the small embedded model pair", default="", action="store_const", const=DEMO
+    )
     demo_vision: str = option(
         "--demo-vision",
-        "the embedded pair that sees pictures of shapes",
+        "use the small embedded pair that takes images; it knows pictures of shapes",
         default=argparse.SUPPRESS,
         action="store_const",
         const=DEMO_VISION,
@@ -43,7 +45,7 @@ class TokenizerFlags:
         "source of tokenizer and chat template; default: the model",
     )
     tokenizer_revision: str | None = option(
-        "--tokenizer-revision REV", "its revision, if it is a hub id"
+        "--tokenizer-revision REV", "branch, tag or commit of the tokenizer, if it is a hub id"
     )
 
 

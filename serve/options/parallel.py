@@ -72,8 +72,8 @@ class ContextFlags:
 
     decode_context_parallel_size: int = option(
         "--decode-context-parallel-size, -dcp N",
-        "of these, neighbours that divide a context which all of them need (of latents, or of a KV "
-        "head that they share): N times as many tokens fit",
+        "neighbouring devices that divide a context in place of copies of it (MLA latents, or a "
+        "shared KV head): N times as many tokens fit",
         COUNT,
         default=1,
     )

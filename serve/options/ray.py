@@ -16,7 +16,7 @@ class RayFlags:
 
     distributed_executor_backend: str | None = option(
         BACKEND,
-        "ray: Ray starts --num-processes, one on each host; mp, uni: none",
+        "ray: Ray starts --num-processes processes, one a host; mp, uni: no Ray",
         choices=("mp", "uni", "ray"),
     )
     restart_workers: bool = option(

@@ -37,15 +37,15 @@ class DefaultsFlags:
 
     generation_config: str = option(
         "--generation-config auto|vllm|MODEL",
-        "source of sampling defaults: the checkpoint, nowhere (vllm), or another checkpoint",
+        "source of sampling defaults: the checkpoint (auto), none (vllm) or another checkpoint",
         default="auto",
     )
     generation_overrides: str | None = option(
-        "--override-generation-config JSON", "sampling defaults that override those"
+        "--override-generation-config JSON", "defaults that override --generation-config"
     )
     sampling_defaults: str | None = option(
         "--sampling-defaults",
-        "SGLang's: openai for --generation-config vllm",
+        "SGLang's name: openai means --generation-config vllm, model means auto",
         choices=("model", "openai"),
     )
 
@@ -56,7 +56,8 @@ class TransferFlags:
 
     kv_role: str | None = option(
         ROLE_FLAG,
-        "keep prompts' pages for other servers (producer), fetch theirs (consumer), or both",
+        "producer: keep pages of prompts for other servers; consumer: fetch pages from "
+        "producers; both",
         choices=ROLES,
     )
     kv_transfer_config: str | None = option(
@@ -89,9 +90,11 @@ class ServeOptions(PairOptions):
         "--served-model-name NAME", "names of the model for clients", default=(), nargs="+"
     )
     host: str = option(
-        "--host HOST", "the address to listen on; 0.0.0.0: all of them", default="127.0.0.1"
+        "--host HOST", "address to listen on; 0.0.0.0: all of the machine's", default="127.0.0.1"
     )
-    port: int = option("--port, --server-port PORT", "0: any free port", PORT, default=8000)
+    port: int = option(
+        "--port, --server-port PORT", "port to listen on; 0: any free port", PORT, default=8000
+    )
     drain_timeout_s: float = option(
         "--drain-timeout SECONDS",
         "time for answers to end after SIGTERM or Ctrl-C",

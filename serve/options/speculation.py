@@ -56,7 +56,9 @@ class KeyFlags:
     """Keys of --speculative-config that some commands have as flags."""
 
     draft: str | None = option("--draft DRAFT", "draft checkpoint directory, or hub id")
-    draft_revision: str | None = option("--draft-revision REV", "of its hub id")
+    draft_revision: str | None = option(
+        "--draft-revision REV", "branch, tag or commit of the draft"
+    )
     num_speculative_tokens: int | None = option(
         "--num-speculative-tokens K",
         f"0..8, 0 is plain decoding; default: {DEFAULT_K} with a draft",
@@ -81,15 +83,19 @@ class SpeculationFlags:
         "--adaptive",
         "choose k in each round, 0..num_speculative_tokens, by measured tokens a second",
     )
-    speculative_algorithm: str | None = option("--speculative-algorithm EAGLE3", "SGLang's flags:")
+    speculative_algorithm: str | None = option(
+        "--speculative-algorithm EAGLE3", "SGLang's flag for a draft; EAGLE3 is the only algorithm"
+    )
     speculative_draft_model_path: str | None = option(
         "--speculative-draft-model-path DRAFT", "draft directory, or hub id"
     )
     speculative_draft_model_revision: str | None = option(
-        "--speculative-draft-model-revision REV", "of its hub id"
+        "--speculative-draft-model-revision REV", "branch, tag or commit of the draft"
     )
     speculative_num_steps: int | None = option(
-        "--speculative-num-steps K", f"drafts of a round; default {DEFAULT_K}", int
+        "--speculative-num-steps K",
+        f"draft tokens per round, or levels of a tree; default {DEFAULT_K}",
+        int,
     )
 
 
@@ -98,7 +104,7 @@ class TreeFlags:
     """SGLang's options of a tree."""
 
     speculative_eagle_topk: int | None = option(
-        "--speculative-eagle-topk N", "children of a node; default 1, a chain", int
+        "--speculative-eagle-topk N", "children of each tree node; default 1, a chain", int
     )
     speculative_num_draft_tokens: int | None = option(
         "--speculative-num-draft-tokens N",

@@ -39,8 +39,10 @@ class RunFlags:
     """A training run."""
 
     output: Path | None = option("--output DIR", "directory of the new model", Path, required=True)
-    seed: int = option("--seed N", "of first weights and data", int, default=0)
-    learning_rate: float = option("--learning-rate X", "at its highest", float, default=2e-3)
+    seed: int = option(
+        "--seed N", "seed of initial weights and of the data's order", int, default=0
+    )
+    learning_rate: float = option("--learning-rate X", "highest learning rate", float, default=2e-3)
     save_every: int = option("--save-every STEPS", "steps between saves", COUNT, default=200)
     resume: bool = option("--resume", "continue from the last checkpoint")
     wandb: str | None = option("--wandb PROJECT", "send metrics to Weights & Biases too")
@@ -50,9 +52,12 @@ class RunFlags:
 class SmallTargetFlags:
     """A small target for the synthetic corpus."""
 
-    steps: int = option("--steps N", "of the optimiser", COUNT, default=TARGET_STEPS)
+    steps: int = option("--steps N", "optimiser steps", COUNT, default=TARGET_STEPS)
     architecture: str = option(
-        "--architecture", "family of the small model", default="kimi", choices=("kimi", "minimax")
+        "--architecture",
+        "architecture of the small model",
+        default="kimi",
+        choices=("kimi", "minimax"),
     )
 
 
@@ -60,8 +65,12 @@ class SmallTargetFlags:
 class VisionFlags:
     """A small pair that sees."""
 
-    steps: int = option("--steps N", "of target and vision part", COUNT, default=SIGHT_STEPS)
-    draft_steps: int = option("--draft-steps N", "of the draft", COUNT, default=SIGHT_DRAFT_STEPS)
+    steps: int = option(
+        "--steps N", "optimiser steps of target and vision part", COUNT, default=SIGHT_STEPS
+    )
+    draft_steps: int = option(
+        "--draft-steps N", "optimiser steps of the draft", COUNT, default=SIGHT_DRAFT_STEPS
+    )
     eval_pictures: int = option(
         "--eval-pictures N", "held-out questions to answer at the end", COUNT, default=400
     )
@@ -158,7 +167,7 @@ class ShapeFlags:
         _layers,
     )
     intermediate_size: int | None = option(
-        "--intermediate-size N", "of the feed-forward block; default: 4 x hidden size", COUNT
+        "--intermediate-size N", "width of the feed-forward block; default: 4 x hidden size", COUNT
     )
     attention: str | None = option(
         "--attention",
@@ -183,7 +192,9 @@ class RecipeFlags:
         choices=("kl", "tv", "lk"),
     )
     rows: int = option("--rows N", "packed rows at a time", COUNT, default=12)
-    accumulate: int = option("--accumulate N", "times --rows that make an update", COUNT, default=1)
+    accumulate: int = option(
+        "--accumulate N", "batches of --rows whose gradients make one update", COUNT, default=1
+    )
     keep_activations: bool = option(
         "--keep-activations", "recompute no layer in the backward pass: faster, needs more memory"
     )
@@ -205,7 +216,7 @@ class EvaluationFlags:
         "--eval-prompts N", "number of these conversations", COUNT, default=40
     )
     eval_tokens: int = option("--eval-tokens N", "maximum tokens of an answer", COUNT, default=160)
-    eval_drafts: int = option("--eval-drafts N", "drafts of a round", COUNT, default=3)
+    eval_drafts: int = option("--eval-drafts N", "draft tokens per round", COUNT, default=3)
 
 
 @dataclass(frozen=True)
@@ -230,7 +241,9 @@ class MeshFlags:
 class ProcessFlags:
     """Several processes."""
 
-    coordinator_address: str | None = option("--coordinator-address HOST:PORT", "of process 0")
+    coordinator_address: str | None = option(
+        "--coordinator-address HOST:PORT", "address of process 0"
+    )
     num_processes: int | None = option(
         "--num-processes N", "number of processes that run this command", COUNT
     )
@@ -242,25 +255,30 @@ class RegenerateFlags:
     """An endpoint that answers conversations again."""
 
     url: str | None = option(
-        "--url URL", "of an OpenAI endpoint: http://HOST:PORT/v1", required=True
+        "--url URL", "address of an OpenAI endpoint: http://HOST:PORT/v1", required=True
     )
     output: Path | None = option(
         "--output FILE", "JSONL of the new conversations", Path, required=True
     )
     resume: bool = option("--resume", "continue that file")
     model: str | None = option(
-        "--model NAME", "its name at the endpoint; default: the first that is served"
+        "--model NAME", "name of the model at the endpoint; default: the first that it lists"
     )
     concurrency: int = option("--concurrency N", "requests at a time", COUNT, default=64)
     conversations: int | None = option(
         "--conversations N", "take only the first N conversations", COUNT
     )
     max_tokens: int | None = option(
-        "--max-tokens N", "of an answer; default: the endpoint's limit", COUNT
+        "--max-tokens N", "maximum tokens of an answer; default: the endpoint's limit", COUNT
     )
-    temperature: float = option("--temperature X", "of the answers", float, default=0.7)
+    temperature: float = option(
+        "--temperature X", "sampling temperature of the answers", float, default=0.7
+    )
     seed: int = option(
-        "--seed N", "of the first conversation; the next one has N + 1", int, default=0
+        "--seed N",
+        "seed of the first conversation's answers; the next one has N + 1",
+        int,
+        default=0,
     )
     extra_body: dict[str, Any] | None = option(
         "--extra-body JSON",
@@ -274,7 +292,7 @@ class FeaturesFlags:
     """A directory of features."""
 
     to: Path | None = option("--to DIR", "directory of the features", Path, required=True)
-    resume: bool = option("--resume", "continue that directory")
+    resume: bool = option("--resume", "continue the interrupted run in that directory")
     rows: int = option("--rows N", "samples at a time", COUNT, default=12)
 
 

@@ -110,7 +110,7 @@ def check_images(
     if not request.images:
         return
     if cache is None:
-        raise ValueError("this engine has no vision model: its requests can have no images")
+        raise ValueError("this engine has no vision model: send requests without images")
     vision, capacity = cache.layout.vision, cache.layout.capacity
     for image in request.images:
         _check_item(image.item, vision, capacity)
@@ -129,9 +129,9 @@ def _check_grid(request: Request, cache: EncoderCache, chunk: int) -> None:
     for start in range(0, len(request.prompt_ids), chunk):
         if cache.chunk_end(request.images, start, start + chunk) < start + chunk:
             raise ValueError(
-                f"images that {chunk} tokens from {start} touch have more tokens together than are "
-                f"kept (mm_encoder_cache_tokens {cache.layout.capacity}), and exact mode cuts "
-                "prompts nowhere else: send smaller images, or fewer"
+                f"exact mode runs {chunk} prompt tokens from {start} as a chunk, whose images have "
+                f"more tokens than mm_encoder_cache_tokens, {cache.layout.capacity}: send smaller "
+                "images, or fewer"
             )
 
 
@@ -139,7 +139,7 @@ def _check_item(item: ImageItem, vision: VisionConfig, most_tokens: int) -> None
     check_item(item, vision)
     frames, rows, columns = item.grid_thw
     if frames != 1:
-        raise ValueError(f"requests take images of one frame, got one of {frames}")
+        raise ValueError(f"an image must have one frame, got {frames}; videos are not supported")
     if item.num_tokens != rows * columns // vision.token_patches:
         raise ValueError(
             f"an image of {rows} x {columns} patches has {rows * columns // vision.token_patches} "
@@ -147,7 +147,7 @@ def _check_item(item: ImageItem, vision: VisionConfig, most_tokens: int) -> None
         )
     if item.num_tokens > most_tokens:
         raise ValueError(
-            f"an image may have {most_tokens} tokens here (mm_encoder_cache_tokens), got one of "
+            f"an image may have {most_tokens} tokens (mm_encoder_cache_tokens), got "
             f"{item.num_tokens}: send a smaller one"
         )
     if len(item.digest) != DIGEST_BYTES:

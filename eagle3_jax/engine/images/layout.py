@@ -55,7 +55,7 @@ class ImageLayout:
         wanted = target.config.hidden_size, target.config.media_placeholder_token_id
         if ours != wanted:
             raise ValueError(
-                "the vision model is another target's: its features' width and its placeholder "
+                "the vision model belongs to another target: its features' width and placeholder "
                 f"are {ours}, the target's {wanted}"
             )
         mode = "weights" if vision.split else "data"

@@ -40,7 +40,9 @@ def disk_tier(
     if config.kv_offloading_dir is None:
         return None
     if not alone:
-        raise ValueError("kv_offloading_dir: several processes as one engine keep no pages on disk")
+        raise ValueError(
+            "kv_offloading_dir needs an engine of one process, this one has several: leave it out"
+        )
     directory, limit = Path(config.kv_offloading_dir), config.kv_offloading_dir_bytes
     return DiskTier(directory, limit, memory, events)
 
@@ -70,7 +72,7 @@ class DiskTier:
         if limit < HEADER.size + self._page_bytes:
             raise ValueError(
                 f"kv_offloading_dir_bytes must be at least {HEADER.size + self._page_bytes}, "
-                f"a page; got {limit}"
+                f"the size of a page; got {limit}"
             )
         self._fingerprint, self._memory, self._events = memory.fingerprint, memory, events
         self._index, self._limit = PageIndex(directory, limit), limit

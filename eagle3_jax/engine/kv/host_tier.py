@@ -20,8 +20,8 @@ def host_tier(
         return None
     if not (slots := room // copies.page_bytes):
         raise ValueError(
-            f"kv_offloading_bytes must be at least {copies.page_bytes}, a page on all devices; "
-            f"got {room}"
+            f"kv_offloading_bytes must be at least {copies.page_bytes}, the size of a page on "
+            f"all devices; got {room}"
         )
     return HostTier(copies, slots, events)
 

@@ -175,10 +175,12 @@ def _lock(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise ValueError(f"no directory to keep pages in: {error}") from error
+        raise ValueError(f"kv_offloading_dir cannot be used: {error}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise ValueError(f"{directory} is in use by another server: give each its own") from error
+        raise ValueError(
+            f"{directory} is in use by another server: give each a directory"
+        ) from error
     return descriptor

@@ -165,10 +165,12 @@ class Executor:
         """Measure the KV pools after all programs; raise ValueError if others hold parts."""
         pools = self.state.target_pools, self.state.draft_pools
         if not self._sees_all:
-            raise ValueError("a KV cache is measured by one process; several hold parts of this")
+            raise ValueError(
+                "KV scales are measured by an engine of one process; this one has several"
+            )
         if self._replicas > 1:
             raise ValueError(
-                "a KV cache is measured without replicas: leave data_parallel_size out"
+                "KV scales are measured without replicas: leave data_parallel_size out"
             )
         target, draft = (tuple(map(float, jax.device_get(pool_peaks(p)))) for p in pools)
         return KVPeaks(target, draft)

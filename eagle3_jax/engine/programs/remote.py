@@ -85,7 +85,8 @@ class RemoteExecutor:
         if (ours := tuple(map(str, self.programs))) != devices.info.programs:
             differing = sorted({*ours} ^ {*devices.info.programs})
             raise ValueError(
-                f"the processes with devices have other programs: {', '.join(differing)}"
+                f"the processes with devices compiled other programs: {', '.join(differing)}; "
+                "start all processes with the same flags"
             )
         self.input_shapes = InputShapes(config, vocab_size, images).of
         self._makes_trees = config.method.tree is not None

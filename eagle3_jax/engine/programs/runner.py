@@ -125,7 +125,7 @@ class Runner:
         self.config, self._images = config, images
         self._has_draft = draft is not None
         if config.method.tree and draft is None:
-            raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft to grow trees")
+            raise ValueError(f"eagle_topk {config.eagle_topk} needs a draft model, got none")
         self.executor: Executor
         if peers and isinstance(peers, Devices):
             has: Any = {"has_draft": draft is not None, "has_grammars": has_grammars}

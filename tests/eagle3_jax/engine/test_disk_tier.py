@@ -237,7 +237,7 @@ def test_several_processes_keep_no_directory(
         lambda *pair, peers, **given: SimulatedRunner(*pair, peers=None, **given),
     )
     peers: object = object()
-    with pytest.raises(ValueError, match="several processes as one engine keep no pages on disk"):
+    with pytest.raises(ValueError, match="kv_offloading_dir needs an engine of one process"):
         Engine(target, draft, replace(CONFIG, **kept), peers=peers)  # type: ignore[arg-type]
 
 

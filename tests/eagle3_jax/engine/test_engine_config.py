@@ -32,19 +32,25 @@ SYNTHETIC = {METHOD: "synthetic", LENGTH: 2.0}
         ({"eagle_topk": 8, "num_draft_tokens": 65}, "2..64.*got 65"),
         ({"eagle_topk": 4, "num_draft_tokens": 1}, "got 1"),
         ({"eagle_topk": 2, "num_draft_tokens": 2, "num_speculative_tokens": 0}, "at least 1"),
-        ({"eagle_topk": 2, "num_draft_tokens": 4, "exact": True}, "exact mode works on chains"),
-        ({"eagle_topk": 2, "num_draft_tokens": 4, "adaptive": True}, "adaptive.*works on chains"),
+        (
+            {"eagle_topk": 2, "num_draft_tokens": 4, "exact": True},
+            "exact mode needs drafts in chains",
+        ),
+        (
+            {"eagle_topk": 2, "num_draft_tokens": 4, "adaptive": True},
+            "adaptive.*needs drafts in chains",
+        ),
         (
             {"eagle_topk": 2, "num_draft_tokens": 4, "decode_context_parallel_size": 2},
-            "decode_context_parallel_size works on chains: eagle_topk must be 1, got 2",
+            "decode_context_parallel_size needs drafts in chains: eagle_topk must be 1, got 2",
         ),
         (
             {"eagle_topk": 2, "num_draft_tokens": 4, METHOD: "standard"},
-            "'standard' works on chains",
+            "'standard' needs drafts in chains",
         ),
         ({"adaptive": True, "num_speculative_tokens": 0}, "at least 1 for adaptive"),
         ({"adaptive": True, "exact": True}, "one width: leave adaptive out"),
-        ({"adaptive": True, **SYNTHETIC}, "schedule for one k, which adaptive would change"),
+        ({"adaptive": True, **SYNTHETIC}, "the same k in every round, which adaptive changes"),
         ({"adaptive": True, TABLE: ((1, 8, 1),)}, f"one of {TABLE} and adaptive"),
         ({TABLE: ((1, 8, 1),), "exact": True}, f"one width: leave {TABLE} out"),
         ({TABLE: ((1, 8, 1),), **SYNTHETIC}, f"which {TABLE} would change"),
@@ -67,7 +73,7 @@ SYNTHETIC = {METHOD: "synthetic", LENGTH: 2.0}
         ({"kv_cache_dtype": "int8"}, "auto or bfloat16 or fp8, got 'int8'"),
         ({"kv_cache_dtype": "fp8", "kv_cache_scale": 0.0}, "must be positive, got 0.0"),
         ({"kv_cache_scale": 2.0}, "kv_cache_dtype must be fp8"),
-        ({"kv_cache_dtype": "fp8"}, "fp8 needs kv_cache_scale: measured factors"),
+        ({"kv_cache_dtype": "fp8"}, "fp8 needs kv_cache_scale: measured scales"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -125,7 +125,10 @@ def test_speculation_is_said_in_one_way(
         (["--num-gpu-blocks-override", "1"], "--num-gpu-blocks-override must be at least"),
         (["--max-model-len", "1"], "--max-model-len must be at least 2"),
         (["--xla-kernels", "route,mla"], "--xla-kernels must be among absorb_query, add_norm, "),
-        (["--exact", "--adaptive"], "--exact has one width: leave --adaptive out"),
+        (
+            ["--exact", "--adaptive"],
+            "--exact needs the same k in every round: leave --adaptive out",
+        ),
     ],
 )
 @COMMANDS
@@ -194,4 +197,4 @@ def test_without_a_factor_the_server_takes_1_and_offline_generation_refuses(
     assert serve(*FP8[:-1]).kv_cache_scale == 1.0
     with pytest.raises(SystemExit):
         generate(*FP8[:-1])
-    assert "fp8 needs --kv-cache-scale: measured factors" in capsys.readouterr().err
+    assert "fp8 needs --kv-cache-scale: measured scales" in capsys.readouterr().err

@@ -62,9 +62,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as JSON")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes; default: one per core",
     )
     return parser.parse_args(argv)
 

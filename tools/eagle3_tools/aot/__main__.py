@@ -120,7 +120,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m eagle3_tools.aot", description=__doc__)
-    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
+    parser.add_argument(
+        "--arch",
+        choices=ARCHS,
+        action="append",
+        help="architecture to compile for; default: all that the installed compilers support",
+    )
     parser.add_argument(
         "--facts", action="store_true", help="print what the code does, and what the model predicts"
     )
@@ -137,11 +142,17 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="cases whose name has TEXT in it"
     )
-    parser.add_argument("--json", metavar="FILE", help="write every figure there")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there as JSON")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: one a core"
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes; default: one per core",
     )
-    parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="for one case")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="seconds that a case may take"
+    )
     return parser.parse_args(argv)
 
 

@@ -59,7 +59,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m eagle3_tools.kernel_bench", description=__doc__
     )
-    parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="run on a CPU, which tests the command and measures nothing",
+    )
     parser.add_argument(
         "--crash", metavar="TEXT", help="in a dry run, end the process of cases with TEXT in them"
     )
@@ -80,13 +84,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="cases whose name has TEXT in it; may be repeated",
     )
     parser.add_argument(
-        "--budget", type=float, default=420.0, metavar="S", help="begin no case later"
+        "--budget",
+        type=float,
+        default=420.0,
+        metavar="S",
+        help="seconds after which no further case begins",
     )
     parser.add_argument(
-        "--limit", type=float, default=90.0, metavar="S", help="for one case, then it is given up"
+        "--limit", type=float, default=90.0, metavar="S", help="seconds that a case may take"
     )
     parser.add_argument("--json", metavar="FILE", help="a JSON line for each case as it ends")
-    parser.add_argument("--resume", action="store_true", help="without the cases that FILE has")
+    parser.add_argument(
+        "--resume", action="store_true", help="skip cases whose results are in FILE"
+    )
     parser.add_argument(
         "--carry", metavar="DIR", help="write source and wheels for a machine without a network"
     )

@@ -64,7 +64,9 @@ def build_parser() -> OneLineParser:
     )
     add_about_flags(parser)
     parser.add_argument(
-        "--constants", action="store_true", help="print what is assumed of each GPU, and leave"
+        "--constants",
+        action="store_true",
+        help="print the constants that are assumed of each GPU, and exit",
     )
     parser.add_argument(
         "--kernels",
@@ -91,8 +93,10 @@ def build_parser() -> OneLineParser:
     _add_devices(parser.add_argument_group("devices"))
     _add_load(parser.add_argument_group("load"))
     output = parser.add_argument_group("output")
-    output.add_argument("--json", type=Path, metavar="FILE", help="everything, as JSON")
-    output.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    output.add_argument("--json", type=Path, metavar="FILE", help="write everything there as JSON")
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw a figure there, .png or .svg"
+    )
     return parser
 
 
@@ -164,22 +168,28 @@ def _accept_lengths(flags: argparse.Namespace) -> tuple[float, ...]:
 def _add_models(group: argparse._ArgumentGroup) -> None:
     both = "config.json as published, or a directory or hub id with one"
     group.add_argument("--model", metavar="CONFIG_OR_DIR", help=f"target: {both}")
-    group.add_argument("--draft", metavar="CONFIG_OR_DIR", help="the same of a draft")
+    group.add_argument(
+        "--draft",
+        metavar="CONFIG_OR_DIR",
+        help="draft: config.json as published, or a directory or hub id with one",
+    )
     group.add_argument(
         "--language-model-only",
         action="store_true",
-        help="without the vision tower that the target may have",
+        help="leave out the target's vision tower",
     )
 
 
 def _add_devices(group: argparse._ArgumentGroup) -> None:
     count = partial(group.add_argument, type=int, metavar="N")
     kind = group.add_mutually_exclusive_group()
-    kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X", help="their kind")
+    kind.add_argument("--gpu", choices=tuple(GPUS), default="MI355X", help="kind of the GPUs")
     kind.add_argument(
-        "--arch", choices=tuple(BY_ARCH), help="in its place: MI355X (gfx950) or MI325X (gfx942)"
+        "--arch",
+        choices=tuple(BY_ARCH),
+        help="in place of --gpu: MI355X (gfx950) or MI325X (gfx942)",
     )
-    count("--tensor-parallel-size", "-tp", "--tp", default=1, help="how many GPUs")
+    count("--tensor-parallel-size", "-tp", "--tp", default=1, help="number of GPUs")
     group.add_argument(
         "--enable-expert-parallel", action="store_true", help="whole experts on each GPU"
     )
@@ -189,7 +199,7 @@ def _add_devices(group: argparse._ArgumentGroup) -> None:
         "--decode-context-parallel-size",
         "-dcp",
         default=1,
-        help="of these, neighbours that divide a context of latents; default: 1",
+        help="neighbouring GPUs that divide a context of MLA latents; default: 1",
     )
     add_options(group, ParallelOptions, "kv_cache_interleave_size")
     group.add_argument(
@@ -240,7 +250,8 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--acceptance",
         type=_probabilities,
         metavar="P,P,…",
-        help="of each position, that it and all before it are accepted; default: golden figures",
+        help="probabilities that the first 1, 2, … drafts are all accepted; default: the golden "
+        "figures of InferenceX",
     )
 
 

@@ -15,7 +15,7 @@ COUNTS = ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pag
 
 
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "--json": {"metavar": "FILE", "help": "write the record there"},
+    "--json": {"metavar": "FILE", "help": "write the results there as JSON"},
     "--repetitions": {
         "type": int,
         "default": 5,
@@ -42,7 +42,9 @@ def add_pair_flags(
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
     add_hub_flags(parser, draft=draft)
     add_tokenizer_flags(parser)
-    parser.add_argument("--demo", action="store_true", help="the embedded pair: the default")
+    parser.add_argument(
+        "--demo", action="store_true", help="use the small embedded model pair (the default)"
+    )
     add_shared(parser, "--json")
     if load:
         parser.set_defaults(loads=True)

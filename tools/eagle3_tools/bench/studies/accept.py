@@ -89,8 +89,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write factors of a float8 KV cache there (for --kv-cache-scale), and nothing else",
     )
-    parser.add_argument("--url", metavar="URL", help="a running OpenAI server instead of a pair")
-    parser.add_argument("--served-model-name", metavar="NAME", help="at URL; its first")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="address of a running OpenAI server to measure instead of a pair",
+    )
+    parser.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        help="model's name at --url; default: the first that it lists",
+    )
     parser.add_argument(
         "--concurrency", type=int, default=8, metavar="N", help="requests at a time, at URL"
     )

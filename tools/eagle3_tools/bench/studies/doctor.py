@@ -31,9 +31,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(check=_check)
     both = "config.json, or a directory or hub id with one"
     parser.add_argument("--model", metavar="PATH", help=f"what will be served: {both}")
-    parser.add_argument("--draft", metavar="PATH", help="the same of its draft")
+    parser.add_argument(
+        "--draft",
+        metavar="PATH",
+        help="draft of that model: config.json, or a directory or hub id with one",
+    )
     add_hub_flags(parser, draft=True)
-    parser.add_argument("--demo", action="store_true", help="the embedded pair in its place")
+    parser.add_argument(
+        "--demo", action="store_true", help="examine the small embedded pair in place of a model"
+    )
     parser.add_argument(
         *("--tensor-parallel-size", "-tp"),
         type=int,
@@ -50,9 +56,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_engine_flags(parser)
     add_options(parser, EngineFlags, "xla_kernels")
     parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each look"
+        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds that each check may take"
     )
-    add_shared(parser, "--json", help="everything, for a bug report; no names, no secrets")
+    add_shared(
+        parser, "--json", help="write all findings, for a bug report; without names and secrets"
+    )
 
 
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:

@@ -76,7 +76,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the pair and of the amount of work."""
     add_pair_flags(parser)
     add_parallel_flags(parser)
-    parser.add_argument("--quick", action="store_true", help="few prompts, one case of each kind")
+    parser.add_argument(
+        "--quick", action="store_true", help="use few prompts and one case of each kind"
+    )
     add_shared(parser, "--prompts", help="held-out prompts a category; default 40 (quick: 2)")
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 64 (quick: 24)"

@@ -46,10 +46,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: number and length of answers, time limit of a part."""
     use_embedded_pair(parser)
     parser.set_defaults(check=_check)
-    parser.add_argument("--dry-run", action="store_true", help="on a CPU; proves the command alone")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="run on a CPU, which tests the command and measures nothing",
+    )
     parser.add_argument("--crash", choices=PARTS, help="in a dry run, end the process of this part")
     parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")
-    parser.add_argument("--batch", type=int, default=8, metavar="N", help="sequences at once")
+    parser.add_argument(
+        "--batch", type=int, default=8, metavar="N", help="sequences decoded together"
+    )
     parser.add_argument(
         "--max-tokens", type=int, default=32, metavar="N", help="tokens of an answer"
     )

@@ -14,7 +14,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     use_embedded_pair(parser)
     parser.add_argument("results", nargs="+", metavar="DIR", help="--output of sweeps")
     parser.add_argument(
-        "--output", metavar="DIR", help="for the page and figures; default: the first DIR"
+        "--output", metavar="DIR", help="directory of the page and figures; default: the first DIR"
     )
 
 

@@ -81,22 +81,28 @@ class SoakRecord:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: duration, clients and pages."""
     use_embedded_pair(parser)
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long it runs")
-    parser.add_argument("--concurrency", type=int, default=12, metavar="N", help="clients")
+    parser.add_argument("--seconds", type=float, default=600.0, help="duration of the run")
     parser.add_argument(
-        "--pages", type=int, default=65, metavar="N", help="of the KV cache: few, to preempt"
+        "--concurrency", type=int, default=12, metavar="N", help="concurrent clients"
+    )
+    parser.add_argument(
+        "--pages",
+        type=int,
+        default=65,
+        metavar="N",
+        help="pages of the KV cache; few pages force preemptions",
     )
     parser.add_argument(
         "--kv-offloading-size",
         type=float,
         metavar="GIB",
-        help="host memory below the KV cache: little, so that pages there give way",
+        help="host memory below the KV cache; little memory forces evictions there",
     )
     parser.add_argument(
         "--kv-offloading-dir",
         type=Path,
         metavar="DIR",
-        help="and a directory below that, of 0.1 GiB",
+        help="directory of 0.1 GiB below that host memory",
     )
     add_shared(parser, "--prompts", default=20)
     add_shared(parser, "--json")

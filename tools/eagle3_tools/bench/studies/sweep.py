@@ -34,8 +34,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_servers(group: Any) -> None:
     group.add_argument("model", metavar="MODEL", nargs="?", help="start servers of this target")
-    group.add_argument("--draft", metavar="DRAFT", help="its draft")
-    group.add_argument("--demo", action="store_true", help="the embedded pair: without MODEL, URL")
+    group.add_argument("--draft", metavar="DRAFT", help="draft of MODEL")
+    group.add_argument(
+        "--demo",
+        action="store_true",
+        help="use the small embedded model pair (the default without MODEL and --url)",
+    )
     group.add_argument(
         "--configurations",
         nargs="+",
@@ -44,14 +48,30 @@ def _add_servers(group: Any) -> None:
         help="plain, kN (N drafts a round), goldenN (synthetic acceptance at InferenceX's length)",
     )
     group.add_argument(
-        "--server-flags", nargs=argparse.REMAINDER, default=[], help="for the servers; comes last"
+        "--server-flags",
+        nargs=argparse.REMAINDER,
+        default=[],
+        help="flags of eagle3-serve for these servers; must be the last flag here",
     )
-    group.add_argument("--url", metavar="URL", help="a running OpenAI server instead")
-    group.add_argument("--label", default="server", metavar="NAME", help="what to call it")
-    group.add_argument("--served-model-name", metavar="NAME", help="default: its first")
-    group.add_argument("--tokenizer", metavar="MODEL", help="whose, where the model's is not found")
     group.add_argument(
-        "--endpoint", choices=("completions", "chat"), default="completions", help="of the server"
+        "--url", metavar="URL", help="address of a running OpenAI server to measure instead"
+    )
+    group.add_argument(
+        "--label", default="server", metavar="NAME", help="name of that server in results"
+    )
+    group.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        help="model's name at --url; default: the first that it lists",
+    )
+    group.add_argument(
+        "--tokenizer", metavar="MODEL", help="tokenizer directory or hub id, if the model has none"
+    )
+    group.add_argument(
+        "--endpoint",
+        choices=("completions", "chat"),
+        default="completions",
+        help="endpoint of the server",
     )
 
 
@@ -68,20 +88,24 @@ def _add_load(group: Any) -> None:
         "--sampling",
         choices=SAMPLINGS,
         default="inferencex",
-        help="whose random lengths and prompts",
+        help="client whose rule draws lengths and prompts",
     )
     group.add_argument(
         "--range-ratio",
         type=float,
         metavar="R",
-        help="spread of lengths, as that client means it; default 0.8, 0, 0",
+        help="spread of the random lengths, as that client defines it; default 0.8, 0, 0",
     )
-    group.add_argument("--sharegpt", metavar="FILE", help="SGLang's `random`: prompts to repeat")
+    group.add_argument(
+        "--sharegpt",
+        metavar="FILE",
+        help="ShareGPT file whose prompts SGLang's `random` data set repeats",
+    )
     group.add_argument(
         "--chat-template",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="drafts are trained on chats",
+        help="apply the chat template to prompts, as the training of drafts does",
     )
     add = group.add_argument
     add(
@@ -90,10 +114,16 @@ def _add_load(group: Any) -> None:
         nargs="+",
         default=[0, 1, 2],
         metavar="SEED",
-        help="of the traffic, a run each",
+        help="seeds of the traffic, one run each",
     )
-    add("--prompts-per-client", type=int, default=10, metavar="N", help="that are measured")
-    add("--warmups-per-client", type=int, default=2, metavar="N", help="that are sent before them")
+    add("--prompts-per-client", type=int, default=10, metavar="N", help="measured prompts")
+    add(
+        "--warmups-per-client",
+        type=int,
+        default=2,
+        metavar="N",
+        help="prompts that are sent before, unmeasured",
+    )
     group.add_argument(
         "--request-rate",
         type=float,
@@ -104,8 +134,19 @@ def _add_load(group: Any) -> None:
 
 
 def _add_result(group: Any) -> None:
-    group.add_argument("--output", default="sweep", metavar="DIR", help="a file for each run")
-    group.add_argument("--gpus", type=int, default=1, metavar="N", help="that share the model")
+    group.add_argument(
+        "--output",
+        default="sweep",
+        metavar="DIR",
+        help="directory of the results, a file for each run",
+    )
+    group.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of GPUs that serve the model, for throughput per GPU",
+    )
     group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
     group.add_argument(
         "--percentiles",
@@ -113,7 +154,7 @@ def _add_result(group: Any) -> None:
         nargs="+",
         default=[50, 90, 99, 99.9],
         metavar="P",
-        help="of latencies, in percent",
+        help="percentiles of latencies to report",
     )
 
 

@@ -63,7 +63,12 @@ class Job:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
-    parser.add_argument("--arch", choices=ARCHS, action="append", help="default: all that can be")
+    parser.add_argument(
+        "--arch",
+        choices=ARCHS,
+        action="append",
+        help="architecture to compile for; default: all that the installed compilers support",
+    )
     flags = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     try:
