@@ -60,9 +60,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m eagle3_tools.kernel_bench", description=__doc__
     )
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="run on a CPU, which tests the command and measures nothing",
+        "--dry-run", action="store_true", help="test the command on a CPU; measure nothing"
     )
     parser.add_argument(
         "--crash", metavar="TEXT", help="in a dry run, end the process of cases with TEXT in them"
@@ -84,11 +82,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="cases whose name has TEXT in it; may be repeated",
     )
     parser.add_argument(
-        "--budget",
-        type=float,
-        default=420.0,
-        metavar="S",
-        help="seconds after which no further case begins",
+        "--budget", type=float, default=420.0, metavar="S", help="seconds in which cases begin"
     )
     parser.add_argument(
         "--limit", type=float, default=90.0, metavar="S", help="seconds that a case may take"

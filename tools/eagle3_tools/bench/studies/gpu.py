@@ -49,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="run on a CPU, which tests the command and measures nothing",
+        help="test the command on a CPU; measure nothing",
     )
     parser.add_argument("--crash", choices=PARTS, help="in a dry run, end the process of this part")
     parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")

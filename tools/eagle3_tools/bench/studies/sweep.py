@@ -107,23 +107,10 @@ def _add_load(group: Any) -> None:
         default=True,
         help="apply the chat template to prompts, as the training of drafts does",
     )
-    add = group.add_argument
-    add(
-        "--seeds",
-        type=int,
-        nargs="+",
-        default=[0, 1, 2],
-        metavar="SEED",
-        help="seeds of the traffic, one run each",
-    )
+    add, seeds = group.add_argument, {"type": int, "nargs": "+", "metavar": "SEED"}
+    add("--seeds", **seeds, default=[0, 1, 2], help="seeds of the traffic, one run each")
     add("--prompts-per-client", type=int, default=10, metavar="N", help="measured prompts")
-    add(
-        "--warmups-per-client",
-        type=int,
-        default=2,
-        metavar="N",
-        help="prompts that are sent before, unmeasured",
-    )
+    add("--warmups-per-client", type=int, default=2, metavar="N", help="unmeasured ones before")
     group.add_argument(
         "--request-rate",
         type=float,
