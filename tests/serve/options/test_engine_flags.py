@@ -23,7 +23,7 @@ SPECULATION = {
 EVERYTHING = ["m", "--speculative-config", json.dumps(SPECULATION), "--max-model-len", "256"]
 EVERYTHING += ["--max-num-seqs", "6", "--block-size", "8", "--num-gpu-blocks-override", "199"]
 EVERYTHING += ["--max-num-batched-tokens", "32", "--kv-cache-dtype", "fp8_e4m3"]
-EVERYTHING += ["--xla-kernels", "mla_decode,route", "-tp", "4", "-dcp", "2"]
+EVERYTHING += ["--xla-kernels", "mla_decode,route", "--xla-autotune", "-tp", "4", "-dcp", "2"]
 EVERYTHING += ["--kv-cache-scale", "0.5", "--kernels", "xla", "--no-enable-prefix-caching"]
 TREE = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "4"]
 TREE += ["--speculative-num-draft-tokens", "12"]
@@ -63,6 +63,7 @@ def test_every_option_of_the_engine_is_a_flag_of_every_command(parse: Any) -> No
         kv_cache_scale=0.5,
         kernels="xla",
         xla_kernels=("mla_decode", "route"),
+        xla_autotune=True,
         enable_prefix_caching=False,
         decode_context_parallel_size=2,
     )
