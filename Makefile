@@ -25,7 +25,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
-	rocm-emulate rocm-emulate-short \
+	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
 
 serve: .venv/installed
@@ -187,6 +187,21 @@ rocm-emulate: $(ROCM)/installed
 
 rocm-emulate-short: $(ROCM)/installed
 	$(ROCM)/bin/python -m eagle3_tools.amdgpu --short
+
+# The server and the commands through XLA's ROCm client on emulated MI355X, beside XLA:CPU: docs/rocm-twin.md.
+# TWIN="chat image" runs these parts.
+TWIN_PLACE := .cache/rocm-twin
+TWINS = mkdir -p $(TWIN_PLACE) && JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4 \
+	$(ROCM)/bin/python -m eagle3_tools.walk --devices $(1) --record $(TWIN_PLACE)/cpu.jsonl $(2) && \
+	$(ROCM)/bin/python -m eagle3_tools.twin -n $(1) -- $(ROCM)/bin/python -m eagle3_tools.walk \
+		--devices $(1) --limit 3600 --expect $(TWIN_PLACE)/cpu.jsonl --record $(TWIN_PLACE)/twin.jsonl $(2)
+rocm-twin: $(ROCM)/installed
+	$(call TWINS,4,$(if $(TWIN),--only $(TWIN)))
+	$(if $(TWIN),,@$(PASSED) $@)
+
+# One device, a chat and two completions.
+rocm-twin-short: $(ROCM)/installed
+	$(call TWINS,1,--only chat completions)
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.

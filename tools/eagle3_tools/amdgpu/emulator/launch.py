@@ -48,11 +48,13 @@ def launch(
     dynamic_lds: int = 0,
     groups: Sequence[tuple[int, int, int]] | None = None,
     poison: int,
+    machine: Machine | None = None,
 ) -> LaunchCounts:
     """Run a kernel on memory; raise Fault if it does something invalid.
 
     `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups; `groups` selects
-    some. `poison` fills registers and local memory at the start.
+    some. `poison` fills registers and local memory at the start. A `machine` of the kernel, if
+    given, keeps what it translated for the next launch.
     """
     if kernel.scratch_bytes:
         raise Fault(f"{kernel.name} needs {kernel.scratch_bytes} bytes of scratch memory a lane")
@@ -62,7 +64,8 @@ def launch(
     wanted = there if groups is None else list(groups)
     where = memory.place(_segment(arguments, poison), f"arguments of {kernel.name}")
     waves = -(-int(np.prod(threads)) // LANES)
-    machine, batch = Machine(kernel), max(1, MOST_WAVES // waves)
+    machine, batch = machine or Machine(kernel), max(1, MOST_WAVES // waves)
+    counted = machine.counts
     lds_bytes = kernel.lds_bytes + dynamic_lds
     memory.begin_launch(len(there))
     before = memory.loads_beyond, memory.loads_unwritten
@@ -74,7 +77,7 @@ def launch(
     return LaunchCounts(
         len(wanted),
         waves * len(wanted),
-        machine.counts,
+        machine.counts - counted,
         memory.loads_beyond - before[0],
         memory.loads_unwritten - before[1],
     )
