@@ -1,20 +1,18 @@
-"""Code objects as HIP gets them: bundled, compressed, with variables and relocations.
+"""Code objects as HIP loads them: with variables, relocations and hidden arguments.
 
-Source: LLVM's "Clang Offload Bundler" for bundles, the ELF specification for the rest.
+Source: the ELF specification, and LLVM's "User Guide for AMDGPU Backend".
 """
 
-import ctypes
 import struct
 from collections.abc import Iterator, Sequence
 
 from eagle3_tools.aot.amd import machine_code
 from eagle3_tools.aot.amd.code_object import read_metadata
 from eagle3_tools.aot.amd.machine_code import Kernel
+from eagle3_tools.twin.bundles import unbundled
 
-_TARGET = "gfx950"
 _ABSOLUTE, _RELATIVE = 3, 13
 _RELA, _DYNAMIC_SYMBOLS = 4, 11
-_ZSTD = 1
 
 
 class CodeObject:
@@ -22,7 +20,7 @@ class CodeObject:
 
     def __init__(self, data: bytes):
         """Read the code object, or find it in a bundle; raise ValueError if there is none."""
-        self._elf = _unbundled(data)
+        self._elf = unbundled(data)
         self.entries = {e[".name"]: e for e in read_metadata(self._elf)["amdhsa.kernels"]}
         self.image = machine_code._image(self._elf)
         self.symbols = machine_code._symbols(self._elf)
@@ -80,38 +78,3 @@ class CodeObject:
             struct.unpack_from("<IIQQQQIIQQ", self._elf, table + k * size) for k in range(count)
         ]
         return [section for section in found if section[1] == kind]
-
-
-def _unbundled(data: bytes) -> bytes:
-    if data[:4] == b"CCOB":
-        data = _decompressed(data)
-    if not data.startswith(b"__CLANG_OFFLOAD_BUNDLE__"):
-        return data
-    (count,) = struct.unpack_from("<Q", data, 24)
-    at, found = 32, []
-    for _ in range(count):
-        offset, size, length = struct.unpack_from("<QQQ", data, at)
-        found.append(data[at + 24 : at + 24 + length].decode())
-        at += 24 + length
-        if _TARGET in found[-1]:
-            return data[offset : offset + size]
-    raise ValueError(f"no code for {_TARGET} in a bundle of {found}")
-
-
-def _decompressed(data: bytes) -> bytes:
-    """Unpack a compressed bundle; the header's sizes have 32 bits before version 3."""
-    version, method = struct.unpack_from("<HH", data, 4)
-    header, where = {1: (20, 8), 2: (24, 12)}.get(version, (32, 16))
-    (size,) = struct.unpack_from("<Q" if version >= 3 else "<I", data, where)
-    if method != _ZSTD:
-        raise ValueError(f"bundle compressed by method {method}, expected zstd ({_ZSTD})")
-    zstd = ctypes.CDLL("libzstd.so.1")
-    zstd.ZSTD_decompress.restype = ctypes.c_size_t
-    zstd.ZSTD_decompress.argtypes = [
-        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
-    ]
-    out = ctypes.create_string_buffer(size)
-    done = zstd.ZSTD_decompress(out, size, data[header:], len(data) - header)
-    if done != size:
-        raise ValueError(f"bundle of version {version}: {done} bytes instead of {size}")
-    return out.raw
