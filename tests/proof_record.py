@@ -31,6 +31,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),
     "rocm-check": ("eagle3_jax", "tools/eagle3_tools/plan", *KERNELS),
     "rocm-emulate": KERNELS,
+    "rocm-twin": ("eagle3_jax", "serve", "tools/eagle3_tools/twin", *KERNELS),
     "cuda-check": KERNELS,
     "clients": ("serve", "tests/clients"),
 }
