@@ -77,6 +77,7 @@ if jax.__version_info__ < (0, 11):  # XLA of JAX 0.11 lacks this option and abor
 CPU_FLAGS = [f"--{name}={str(value).lower()}" for name, value in CPU_OPTIONS.items()]
 
 _PLUGIN = re.compile("jax-(rocm|cuda)[0-9]+-(pjrt|plugin)")
+_LIBRARY = re.compile("nvidia-(cublas|cudnn|nccl)(-cu[0-9]+)?|rocm-sdk-.*")
 _assumed: ContextVar[Gpu | None] = ContextVar("assumed", default=None)
 _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
@@ -120,8 +121,19 @@ def xla_flags() -> dict[str, str]:
 
 def plugin_versions() -> dict[str, str]:
     """Return the versions of the packages that bring XLA's compilers for GPUs."""
+    return _versions(_PLUGIN)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compiled programs call: packages, and ROCm's."""
+    file = Path(os.environ.get("ROCM_PATH", "/opt/rocm"), ".info/version")
+    installed = {"ROCm": file.read_text().strip()} if file.is_file() else {}
+    return _versions(_LIBRARY) | installed
+
+
+def _versions(names: re.Pattern[str]) -> dict[str, str]:
     found = ((package.name, package.version) for package in distributions())
-    return dict(sorted(one for one in found if _PLUGIN.fullmatch(one[0])))
+    return dict(sorted(one for one in found if names.fullmatch(one[0])))
 
 
 def compile_quickly() -> None:

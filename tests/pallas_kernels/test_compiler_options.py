@@ -35,13 +35,18 @@ def test_flags_of_xla_are_obeyed_from_the_variable_and_from_a_file(
     assert gpu.xla_flags() == {}
 
 
-def test_the_plugins_that_are_installed_are_found(
+def test_the_plugins_and_libraries_that_are_installed_are_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    names = "jax-rocm10-pjrt", "jax-cuda13-plugin", "jax", "jax-rocm7-docs"
-    for name in names:
+    names = "jax-rocm10-pjrt", "jax-cuda13-plugin", "jax", "jax-rocm7-docs", "nvidia-cublas"
+    for name in (*names, "nvidia-nccl-cu13", "nvidia-nvtx"):
         folder = tmp_path / f"{name.replace('-', '_')}-1.2.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert gpu.plugin_versions() == {"jax-cuda13-plugin": "1.2", "jax-rocm10-pjrt": "1.2"}
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    (tmp_path / ".info").mkdir()
+    (tmp_path / ".info/version").write_text("7.2.1-81\n")
+    libraries = {"nvidia-cublas": "1.2", "nvidia-nccl-cu13": "1.2", "ROCm": "7.2.1-81"}
+    assert gpu.library_versions() == libraries

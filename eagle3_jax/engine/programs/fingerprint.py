@@ -36,16 +36,16 @@ WITHOUT_EFFECT = "xla_dump", "xla_force_host_platform_device_count", "xla_gpu_cu
 def compiled_for(leaf: Array, *, autotune: bool) -> tuple[object, ...]:
     """Return facts of an array's devices that compiled programs depend on.
 
-    They are runtime and compiler versions, XLA's flags and options, matmul precision and, for
-    CPUs, instructions and threads. A GPU's runtime version, `rocm 70200`, does not name the plugin
-    that holds the compiler.
+    They are versions of runtime, compiler and libraries, XLA's flags and options, matmul precision
+    and, for CPUs, instructions and threads. A GPU's runtime version, `rocm 70200`, is the one that
+    the plugin was built for: it names neither the plugin nor the libraries that are installed.
     """
     config: Any = jax.config  # Its stubs leave the field out.
     flags = gpu.xla_flags().items()
     (name,) = {device.platform for device in leaf.devices()}
     return (
         backend.get_backend(name).platform_version,
-        gpu.plugin_versions(),
+        gpu.plugin_versions() | gpu.library_versions(),
         sorted(flag for flag in flags if not flag[0].startswith(WITHOUT_EFFECT)),
         sorted(gpu.compiler_options(autotune=autotune).items()),
         str(config.jax_default_matmul_precision),

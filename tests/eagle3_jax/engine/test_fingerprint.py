@@ -104,4 +104,6 @@ def test_what_programs_are_compiled_for_is_in_a_pairs_name(
     assert name("avx2 avx", "--xla_dump_to=/tmp/there") == names[0]
     plugins["jax-rocm7-pjrt"] = "0.10.2.post1"
     names.append(name())
+    monkeypatch.setattr(gpu, "library_versions", lambda: {"ROCm": "7.2.1"})
+    names.append(name())
     assert len({*names}) == len(names)
