@@ -19,7 +19,7 @@ from eagle3_tools.aot.amd.operations import (
 )
 from eagle3_tools.aot.amd.origins import origins
 from eagle3_tools.aot.amd.timeline import of_loop
-from eagle3_tools.aot.amd.trip_counts import trip_count
+from eagle3_tools.aot.amd.trip_counts import Arguments, trip_count
 
 ALL = 15 | 7 << 4 | 15 << 8 | 3 << 14
 """A wait for nothing."""
@@ -83,6 +83,36 @@ def test_an_address_is_that_of_the_argument_it_was_made_from() -> None:
         ins.global_load_dwordx4(vdst=v[2:5], addr=v[60], saddr=s[6:7]),
     )
     assert sorted(map(sorted, origins(found).values())) == [[1], [2]]
+
+
+def test_the_array_of_a_buffer_is_its_descriptors_base_and_not_a_size_in_its_offsets() -> None:
+    """Arguments whose address another register holds; the buffer's offset comes from the second."""
+    found = flow(
+        ins.s_load_dwordx2(sdata=s[8:9], sbase=s[4:5], offset=0, imm=1),
+        ins.s_load_dword(sdata=s[12], sbase=s[4:5], offset=8, imm=1),
+        ins.v_mov_b32_e32(vdst=v[60], src0=s[12]),
+        ins.buffer_load_dwordx4(vdata=v[2:5], vaddr=v[60], srsrc=s[8:11], soffset=0, offen=1),
+    )
+    assert list(map(sorted, origins(found, 4).values())) == [[0]]
+
+
+def test_a_loops_length_may_depend_on_sizes_among_the_arguments() -> None:
+    """K of 96 in steps of 32, and no more than five of them."""
+    count = [ins.s_add_i32(s[9], s[9], 1), LOAD, ins.s_cmp_lg_u32(s[9], s[8])]
+    size = sum(len(i.to_bytes()) for i in count) // 4
+    found = flow(
+        ins.s_load_dword(sdata=s[8], sbase=s[6:7], offset=16, imm=1),
+        ins.s_ashr_i32(s[8], s[8], 5),
+        ins.s_min_i32(s[8], s[8], 5),
+        ins.s_mov_b32(s[9], 0),
+        *count,
+        ins.s_cbranch_scc1((-size - 1) & 0xFFFF),
+    )
+    loop = the_loop(found)
+    for nbytes, trips in ((96, 3), (320, 5)):
+        assert trip_count(found, loop, Arguments(at=6, words={16: nbytes})) == trips
+    assert trip_count(found, loop, Arguments(at=6)) is None
+    assert trip_count(found, loop, Arguments(at=4, words={16: 96})) is None
 
 
 def test_the_way_to_a_loop_is_not_around_what_all_lanes_do() -> None:

@@ -24,8 +24,10 @@ from eagle3_tools.kernel_model.record import (
 )
 
 H200 = "docs/benchmarks/h200.json"
-STREAMING = ("grouped_mlp", "logits_argmax", "gqa_decode", "fp8_matmul", "joint_matmul")
-UNITS = {"vector": "vector", "matrix": "matrix", "lds": "LDS", "memory": "access"}
+MEASURED = ("grouped_mlp", "logits_argmax", "gqa_decode", "joint_matmul", "gated_matmul")
+IN_A_CHAIN = 6e-6
+"""Seconds of a short launch in the benchmark's chain, which the engine's rounds do not have."""
+UNITS = {"vector": "vector", "matrix": "matrix", "lds": "LDS"}
 STEP, WARPS = 4096, 4
 WEIGHTS = MI355X.units * WARPS * STEP * 100
 """Bytes that a program a unit reads in 100 steps."""
@@ -45,13 +47,27 @@ def run(facts: KernelFacts, gpu: ModelGpu = MI355X) -> Prediction:
     return predict(facts, gpu, Call())
 
 
-def test_enough_bytes_in_flight_keep_memory_busy_and_half_of_them_do_not() -> None:
+def test_enough_bytes_in_flight_keep_memory_busy_and_a_fourth_of_them_do_not() -> None:
     """Little's law: what is reached of the rate is what is in flight of what is needed."""
     needed = MI355X.needed / (WARPS * STEP)
-    plenty, half = run(kernel(0.5 / needed)), run(kernel(2.0 / needed))
-    assert plenty.limit == "HBM" and plenty.share == pytest.approx(MI355X.reached)
-    assert half.limit == "latency" and half.share == pytest.approx(0.5)
-    assert half.in_flight == pytest.approx(MI355X.needed / 2)
+    plenty, few = run(kernel(0.2 / needed)), run(kernel(4.0 / needed))
+    assert plenty.limit == "HBM" and plenty.share == pytest.approx(MI355X.reached, rel=0.05)
+    assert few.limit == "latency" and few.share == pytest.approx(0.25, rel=0.01)
+    assert few.in_flight == pytest.approx(MI355X.needed / 4)
+
+
+def test_limits_that_are_as_long_as_each_other_add_up_to_a_fifth() -> None:
+    alone = run(kernel(1e-9))
+    clocks = round(alone.parts["HBM"] * MI355X.hz / 100)
+    both = run(kernel(1e-9, vector=clocks))
+    assert both.parts["vector"] == pytest.approx(both.parts["HBM"], rel=0.01)
+    assert 1.1 < both.seconds / alone.seconds < 2**0.25
+
+
+def test_programs_without_work_take_their_dispatch() -> None:
+    ended = predict(kernel(programs=2 * MI355X.units), MI355X, Call(live=0.5))
+    alone = run(kernel()).seconds
+    assert ended.seconds - alone == pytest.approx(MI355X.units / MI355X.dispatch)
 
 
 def test_programs_that_do_not_fit_come_one_after_another() -> None:
@@ -90,13 +106,14 @@ def test_residency_is_that_of_registers_waves_and_local_memory() -> None:
         assert resident_programs(replace(facts, registers=registers, lds=lds), MI355X) == expected
 
 
-def test_an_array_that_all_programs_read_is_not_read_from_memory_each_time() -> None:
+def test_an_array_that_all_programs_read_is_read_from_memory_once_and_loaded_by_each() -> None:
     facts = kernel(0.01)
     (loop,) = facts.loops
     rows = Load(1, 16, STEP)
     both = replace(loop, work=replace(loop.work, loads=(*loop.work.loads, rows)))
-    shared = replace(facts, loops=(both,), arrays={**facts.arrays, 1: STEP * 100})
-    assert run(shared).seconds == pytest.approx(run(facts).seconds)
+    shared = replace(facts, loops=(both,), arrays={**facts.arrays, 1: WARPS * STEP * 100})
+    assert run(shared).parts["HBM"] == pytest.approx(run(facts).parts["HBM"])
+    assert run(shared).parts["caches"] == pytest.approx(2 * run(facts).parts["caches"])
 
 
 def test_alternatives_over_two_arrays_take_as_long_as_one_over_both() -> None:
@@ -116,7 +133,7 @@ def twice(work: Work) -> Work:
         work,
         loads=tuple(replace(load, nbytes=2 * load.nbytes) for load in work.loads),
         chain=Chain(*(2 * part for part in asdict(work.chain).values())),
-        **{name: 2 * getattr(work, name) for name in ("matrix", "vector", "lds", "memory")},
+        **{name: 2 * getattr(work, name) for name in ("matrix", "vector", "lds")},
     )
 
 
@@ -181,15 +198,15 @@ def test_every_named_case_is_recorded_and_no_share_is_above_what_memory_reaches(
         assert all(kernel.arch == arch for kernel in case.kernels)
 
 
-@pytest.mark.parametrize("operation", [*STREAMING, "gated_matmul"])
-def test_an_h200_took_up_to_twice_what_the_model_says_of_streaming_kernels(operation: str) -> None:
+@pytest.mark.parametrize("operation", MEASURED)
+def test_an_h200_took_what_the_model_says_of_streaming_kernels(operation: str) -> None:
     """A change of the model is judged by these times, not by what it was meant to do."""
     gpu = BY_ARCH["sm_90"]
     measured = json.loads(Path(H200).read_text(encoding="utf-8"))["alone"]
     ratios = []
     for name in (name for name in measured if name.startswith(f"{operation} ")):
         found = recorded("sm_90")[name].predictions(gpu)
-        seconds = sum(kernel.seconds + gpu.graph_gap for kernel in found)
-        ratios.append(measured[name]["us"]["median"] * 1e-6 / seconds)
+        seconds = sum(kernel.seconds + IN_A_CHAIN for kernel in found)
+        ratios.append(seconds / (measured[name]["us"]["median"] * 1e-6))
     assert len(ratios) >= 4
-    assert 1.2 < median(ratios) < 1.8 and min(ratios) > 1.0 and max(ratios) < 2.2
+    assert 0.89 < median(ratios) < 1.1 and min(ratios) > 0.6 and max(ratios) < 1.2

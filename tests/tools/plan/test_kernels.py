@@ -16,7 +16,6 @@ from eagle3_tools.plan.data.fixed_costs import (
 )
 from eagle3_tools.plan.data.gpus import GPUS, MI355X
 from eagle3_tools.plan.data.modelled import modelled
-from eagle3_tools.plan.kernels.peers import peers
 from eagle3_tools.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
 from eagle3_tools.plan.kernels.round_time import round_time
 from eagle3_tools.plan.model.kernels import Kernel
@@ -69,18 +68,12 @@ def test_our_own_kernels_are_planned_with_the_model_s_constants_alone() -> None:
     assert kernel.seconds(MI355X.ours, "tuned") == pytest.approx(expected)
 
 
-def test_no_published_kernel_is_much_faster_than_the_best_of_the_model() -> None:
-    ratios = [peer.model_us / peer.us for peer in peers()]
-    assert len(ratios) == 28
-    assert 0.5 < min(ratios) and max(ratios) < 1.1
-
-
 def test_the_command_prints_kernels_rounds_and_assumptions_and_compares_records(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["--kernels", "add_norm"]) == 0
     shown = capsys.readouterr().out
-    for said in ("Model, not measured", "add_norm kimi", "MI325X", "AITER", "not in the model"):
+    for said in ("Model, not measured", "add_norm kimi", "INT4 experts", "not in the model"):
         assert said in shown
     assert "expert_gate_up" not in shown
     assert main(["--kernels", "add_norm", "--before", str(FOLDER)]) == 0

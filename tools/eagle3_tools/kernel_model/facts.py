@@ -36,7 +36,7 @@ class Load:
 @dataclass(frozen=True)
 class Work:
     """Work of one wave in some code. matrix, vector, idle: clocks of its SIMD's matrix unit, vector
-    unit and `s_nop`; lds, stored: bytes; memory: accesses of global memory."""
+    unit and `s_nop`; lds, stored: bytes."""
 
     loads: tuple[Load, ...]
     chain: Chain
@@ -45,7 +45,6 @@ class Work:
     idle: int = 0
     lds: int = 0
     stored: int = 0
-    memory: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Matrix instructions by multiplied type."""
 

@@ -1,15 +1,17 @@
 """Prediction of a launch's time, and of the limit that keeps it from its floor, from code facts.
 
-A program's time is the longest of these, and the launch's that of the unit with most programs:
+Each limit is the time that a round of programs would take if nothing else took any:
 
     latency   (latencies waited for) x (latency of memory), and what is between them
     vector    instructions of all waves of a SIMD on its vector unit
     matrix    the same on its matrix unit
     LDS       bytes of all waves of a unit through its LDS
-    access    accesses of global memory of all waves of a unit through its load path
-    HBM       bytes through memory, at what streaming kernels reach of the datasheet's rate
+    caches    bytes that all programs load, also those that a cache has
+    HBM       bytes through memory, each once, at the rate that streaming kernels reach
 
-Programs that do not fit on a unit at once run in later `rounds`.
+The round takes the fourth root of the sum of their fourth powers: the longest limit, and up to a
+fifth more for each that is as long. Programs that do not fit on a unit at once run in later
+`rounds`. Launched programs without work (experts that no token chose) take their dispatch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,9 @@ from math import ceil
 
 from eagle3_tools.kernel_model.facts import KernelFacts, Load, LoopFacts, Work
 from eagle3_tools.kernel_model.gpus import ModelGpu
+
+_POWER = 4
+"""Exponent with which limits add up, a fit to the published kernels (docs/kernel_model.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,9 @@ def predict(facts: KernelFacts, gpu: ModelGpu, call: Call) -> Prediction:
     time = _ProgramTime(facts, gpu, call, programs)
     together = min(most, there)
     first = min(programs, float(together * gpu.units))
+    working = sum(time.seconds(*one) for one in _rounds(programs, gpu.units, together))
     return Prediction(
-        sum(time.seconds(*one) for one in _rounds(programs, gpu.units, together)),
+        working + max(0.0, facts.programs - programs) / gpu.dispatch,
         time.memory_bytes / gpu.hbm,
         time.limit(together, first),
         programs,
@@ -135,7 +141,8 @@ class _ProgramTime:
         return self.facts.anchor(tuple(self._far_loads(loop.work, trips)))
 
     def seconds(self, resident: int, programs: float) -> float:
-        return max(self.parts(resident, programs).values())
+        parts = self.parts(resident, programs).values()
+        return sum(part**_POWER for part in parts) ** (1 / _POWER)
 
     def limit(self, resident: int, programs: float) -> str:
         parts = self.parts(resident, programs)
@@ -153,10 +160,10 @@ class _ProgramTime:
             "vector": of_simd * self._sum(lambda work: work.vector),
             "matrix": of_simd * self._sum(lambda work: work.matrix),
             "LDS": waves * self._sum(lambda work: work.lds) / gpu.lds_rate,
-            "access": waves * self._sum(lambda work: work.memory) * gpu.access_clocks,
         }
-        memory = self.memory_bytes * programs / self.programs
         found = {name: value / gpu.hz for name, value in clocks.items()}
+        found["caches"] = self.loaded_bytes * programs / gpu.caches
+        memory = self.memory_bytes * programs / self.programs
         return {**found, "HBM": memory / (gpu.hbm * gpu.reached)}
 
     def in_flight(self, resident: int) -> float:
@@ -167,9 +174,24 @@ class _ProgramTime:
         return resident * self.facts.warps * nbytes / max(chain.latencies, 0.25)
 
     @property
+    def works(self) -> list[tuple[Work, float]]:
+        """The code of a program and how often it runs."""
+        return [(loop.work, trips) for loop, trips in self.loops] + [(self.facts.outside, 1.0)]
+
+    @property
+    def loaded_bytes(self) -> float:
+        """Bytes that one program loads; no more than an array has, where masks leave lanes out."""
+        loaded: dict[int, float] = {}
+        for work, trips in self.works:
+            for load in work.loads:
+                nbytes = load.nbytes * trips * self.facts.warps
+                loaded[load.array] = loaded.get(load.array, 0.0) + nbytes
+        return sum(min(n, self.facts.arrays.get(array) or n) for array, n in loaded.items())
+
+    @property
     def memory_bytes(self) -> float:
         """Bytes of all programs through memory, each part of an array once."""
-        works = [(loop.work, trips) for loop, trips in self.loops] + [(self.facts.outside, 1.0)]
+        works = self.works
         read = sum(self._far(work, trips) * trips for work, trips in works)
         stored = sum(work.stored * trips for work, trips in works)
         arrays = {load.array for work, trips in works for load in self._far_loads(work, trips)}
@@ -188,5 +210,4 @@ class _ProgramTime:
         return max(chain.busy, chain.clocks + chain.latencies * self.gpu.latency_clocks)
 
     def _sum(self, of: Callable[[Work], float]) -> float:
-        looped = sum(trips * of(loop.work) for loop, trips in self.loops)
-        return float(of(self.facts.outside) + looped)
+        return float(sum(trips * of(work) for work, trips in self.works))

@@ -65,7 +65,7 @@ def recorded(arch: str, folder: Path = FOLDER) -> Mapping[str, CaseFacts]:
     for path in (path_of(arch, folder), path_of(arch, folder / version("jax"))):
         if path.exists():
             lines = json.loads(path.read_text(encoding="utf-8"))
-            found |= {name: _case(name, fields) for name, fields in lines["cases"].items()}
+            found |= {name: read_case(name, fields) for name, fields in lines["cases"].items()}
     return found
 
 
@@ -75,7 +75,7 @@ def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -
     if recorded_with(arch, folder) not in (None, version("jax")):
         folder /= version("jax")
     known = {**recorded(arch, folder), **{case.name: case for case in cases}}
-    lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
+    lines = [f"{json.dumps(name)}: {case_text(known[name])}" for name in sorted(known)]
     path = path_of(arch, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name, "jax": version("jax")})[:-1]
@@ -84,8 +84,9 @@ def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -
     return path
 
 
-def _text(case: CaseFacts) -> str:
-    fields = asdict(case)
+def case_text(case: CaseFacts, **others: Any) -> str:
+    """Return a case's fields, except its name, and others as one line of JSON."""
+    fields = others | asdict(case)
     del fields["name"]
     return json.dumps(_rounded(fields), separators=(",", ":"))
 
@@ -99,7 +100,8 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _case(name: str, fields: dict[str, Any]) -> CaseFacts:
+def read_case(name: str, fields: Mapping[str, Any]) -> CaseFacts:
+    """Return the case that `case_text` wrote."""
     kernels = tuple(_kernel(kernel) for kernel in fields["kernels"])
     floor, touched, live = (float(fields[key]) for key in ("floor", "touched", "live"))
     return CaseFacts(name, floor, touched, live, kernels)

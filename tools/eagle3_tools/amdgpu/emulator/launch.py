@@ -120,6 +120,8 @@ def _set_registers(
     groups: Sequence[tuple[int, int, int]],
     threads: tuple[int, int, int],
 ) -> None:
+    if kernel.arguments_at:
+        raise ValueError(f"{kernel.name} wants other registers set than for its arguments")
     w.scalars[0], w.scalars[1] = arguments & 0xFFFF_FFFF, arguments >> 32
     place = kernel.user_registers
     for axis in (axis for axis in range(3) if kernel.group_ids[axis]):

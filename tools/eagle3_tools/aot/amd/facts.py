@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from eagle3_tools.aot.amd import operations
 from eagle3_tools.aot.amd.code_object import GpuKernel
@@ -11,7 +12,7 @@ from eagle3_tools.aot.amd.machine_code import read_kernels
 from eagle3_tools.aot.amd.operations import goes_to_lds, is_load, memory_width
 from eagle3_tools.aot.amd.origins import origins
 from eagle3_tools.aot.amd.timeline import of_code, of_loop
-from eagle3_tools.aot.amd.trip_counts import trip_count
+from eagle3_tools.aot.amd.trip_counts import NOTHING_KNOWN, Arguments, trip_count
 from eagle3_tools.aot.target import NARROW
 from eagle3_tools.aot.triton_calls import TritonCall
 from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
@@ -19,19 +20,25 @@ from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts,
 Code = tuple[Instruction, ...]
 
 
-def read_facts(kernel: GpuKernel, call: TritonCall, arch: str) -> KernelFacts:
-    """Return the facts of a kernel as this call launches it."""
+def read_facts(
+    kernel: GpuKernel, call: TritonCall, arch: str, arguments: Arguments = NOTHING_KNOWN
+) -> KernelFacts:
+    """Return the facts of a kernel as this call launches it with these arguments."""
     code = read_kernels(kernel.code)[kernel.name]
     flow = read_flow(code.code, code.entry)
-    return _Reader(kernel, call, arch, flow).facts()
+    known = replace(arguments, at=code.arguments_at)
+    return _Reader(kernel, call, arch, flow, known).facts()
 
 
 class _Reader:
-    def __init__(self, kernel: GpuKernel, call: TritonCall, arch: str, flow: Flow):
+    def __init__(
+        self, kernel: GpuKernel, call: TritonCall, arch: str, flow: Flow, arguments: Arguments
+    ):
         self.kernel, self.call, self.arch, self.flow = kernel, call, arch, flow
+        self.arguments = arguments
         self.sources = {
             pc: max(places, key=lambda place: call.operands.get(place, 0), default=-1)
-            for pc, places in origins(flow).items()
+            for pc, places in origins(flow, arguments.at).items()
         }
         self.bare = KernelFacts(
             kernel.name,
@@ -49,7 +56,8 @@ class _Reader:
 
     def facts(self) -> KernelFacts:
         innermost = [loop for loop in self.flow.loops if not self.flow.inner_of(loop)]
-        loops = tuple(self._loop(loop) for loop in innermost)
+        most = max(map(self._loaded, innermost), default=0)
+        loops = tuple(self._loop(loop, self._loaded(loop) == most) for loop in innermost)
         outside = self._work(self._outside(innermost), 1.0, looping=False)
         return KernelFacts(**{**vars(self.bare), "loops": loops, "outside": outside})
 
@@ -63,8 +71,14 @@ class _Reader:
         after = self.flow.path_from(main)
         return self.flow.instructions({*before, *after} - inside)
 
-    def _loop(self, loop: Loop) -> LoopFacts:
-        code, trips = self.flow.instructions(loop.blocks), trip_count(self.flow, loop)
+    def _loaded(self, loop: Loop) -> int:
+        loads = filter(is_load, self.flow.instructions(loop.blocks))
+        return sum(map(memory_width, loads))
+
+    def _loop(self, loop: Loop, is_main: bool) -> LoopFacts:
+        code, given = self.flow.instructions(loop.blocks), self.arguments.trips
+        is_given = is_main and given is not None
+        trips = given if is_given else trip_count(self.flow, loop, self.arguments)
         found = LoopFacts(Work(self._loads(code), Chain(0.0, 0.0, 0.0)), trips)
         count = self.bare.trips(found, float(self.bare.programs))
         return LoopFacts(self._work(code, count, looping=True), trips)
@@ -80,7 +94,6 @@ class _Reader:
             idle=sum(operations.issue_clocks(i) for i in code if i.name == "s_nop"),
             lds=sum(map(operations.lds_bytes, code)),
             stored=sum(operations.stored_bytes(i) for i in code),
-            memory=sum(operations.memory_width(i) > 0 for i in code),
             kinds=dict(kinds),
         )
 

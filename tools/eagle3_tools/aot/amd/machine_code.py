@@ -12,8 +12,11 @@ from eagle3_tools.aot.amd.code_object import read_metadata
 from eagle3_tools.aot.amd.decode import Instruction, decode
 
 _DYNAMIC_SYMBOLS = 11
-_ARGUMENTS_ONLY = 8
-"""Kernel property: user registers hold only the address of the arguments, in the first two."""
+_ARGUMENTS = 8
+"""Kernel property: user registers hold the address of the arguments."""
+_BEFORE = {1: 4, 2: 2, 4: 2}
+"""Properties whose user registers come before that address: a buffer for scratch memory, the
+launch's packet, its queue."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Kernel:
 
     code: instructions by address; entry: the first one. lds_bytes: without the dynamic part.
     user_registers: scalar registers set before the start; group_ids: which of x, y and z follow
-    them. arguments: metadata of each.
+    them. arguments_at: the first of two scalar registers with the arguments' address. arguments:
+    metadata of each.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Kernel:
     scratch_bytes: int
     user_registers: int
     group_ids: tuple[bool, bool, bool]
+    arguments_at: int
     arguments: tuple[dict[str, Any], ...]
     float_mode: int
 
@@ -57,10 +62,8 @@ def _read_kernel(
     (offset,) = struct.unpack_from("<q", image, descriptor + 16)
     resources1, resources2 = struct.unpack_from("<II", image, descriptor + 48)
     (properties,) = struct.unpack_from("<H", image, descriptor + 56)
-    if properties != _ARGUMENTS_ONLY:
-        raise ValueError(
-            f"{name} wants other registers set than for its arguments: {properties:#x}"
-        )
+    if not properties & _ARGUMENTS:
+        raise ValueError(f"{name} wants no register set to its arguments: {properties:#x}")
     start, (_, size) = descriptor + offset, symbols[name]
     return Kernel(
         name=name,
@@ -71,6 +74,7 @@ def _read_kernel(
         scratch_bytes=scratch,
         user_registers=resources2 >> 1 & 31,
         group_ids=tuple(bool(resources2 >> bit & 1) for bit in (7, 8, 9)),  # pyright: ignore
+        arguments_at=sum(size for bit, size in _BEFORE.items() if properties & bit),
         arguments=tuple(a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")),
         float_mode=resources1 >> 12 & 255,
     )

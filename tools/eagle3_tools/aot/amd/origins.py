@@ -15,14 +15,17 @@ Arguments = frozenset[int]
 State = dict[Register, Arguments]
 _NONE: Arguments = frozenset()
 _TABLE = frozenset([-1])
-"""The address of the arguments themselves, which the first two scalar registers hold."""
+"""The address of the arguments themselves."""
 _WRITTEN = ("vdst", "sdst", "sdata", "vdata")
 _POINTER = 8
 
 
-def origins(flow: Flow) -> Mapping[int, Arguments]:
-    """Return for each global load, by its address, the arguments that it may read."""
-    start: State = {("s", 0): _TABLE, ("s", 1): _TABLE}
+def origins(flow: Flow, arguments_at: int = 0) -> Mapping[int, Arguments]:
+    """Return for each global load, by its address, the arguments that it may read.
+
+    arguments_at: first of the two scalar registers that begin with the arguments' address.
+    """
+    start: State = {("s", arguments_at + half): _TABLE for half in (0, 1)}
     before, to_do = {flow.entry: start}, [flow.entry]
     found: dict[int, Arguments] = {}
     while to_do:
@@ -53,7 +56,10 @@ def _join(state: State, other: State) -> bool:
 
 
 def _of_address(i: Instruction, state: State) -> Arguments:
-    places = ("addr", "saddr", "vaddr", "srsrc", "soffset")
+    if "srsrc" in i.operands:  # The descriptor's base; offsets may hold sizes, also arguments.
+        base = list(_registers(i.operands["srsrc"]))[:2]
+        return frozenset().union(*(state.get(register, _NONE) for register in base))
+    places = ("addr", "saddr", "vaddr")
     return _union(state, *(i.operands[place] for place in places if place in i.operands))
 
 

@@ -1,11 +1,13 @@
-"""Trip counts of loops that depend only on scalar registers and not on loaded values.
+"""Trip counts of loops that depend only on scalar registers and on sizes among the arguments.
 
-A kernel's scalar instructions are executed from its entry. Values that are loaded or come from
-vector registers are unknown, and so is the trip count of a loop whose end depends on one.
+A kernel's scalar instructions are executed from its entry. Values from memory, other than the given
+arguments, and from vector registers are unknown, and so is the trip count of a loop whose end
+depends on one.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 from eagle3_tools.aot.amd.flow import Flow, Loop
@@ -21,15 +23,34 @@ _COMPUTE: dict[str, Callable[[int, int], int]] = {
     **{"s_and": operator.and_, "s_or": operator.or_, "s_xor": operator.xor},
     "s_andn2": lambda a, b: a & ~b,
     "s_lshl": lambda a, b: a << (b & 31),
+    "s_lshr": lambda a, b: a >> (b & 31),
+    "s_ashr": lambda a, b: signed(a, 32) >> (b & 31),
 }
-_WITH_FLAG = ("s_and", "s_or", "s_xor", "s_andn2")
+_CHOOSE: dict[str, Callable[[int, int], bool]] = {"s_min": operator.le, "s_max": operator.ge}
+"""Operations that keep one of two values, and set SCC if it is the first."""
+_WITH_FLAG = ("s_and", "s_or", "s_xor", "s_andn2", "s_lshl", "s_lshr", "s_ashr")
 """Operations that set SCC if the result is not zero."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of a launch. at: first scalar register of their address; words: 32-bit value by
+    byte offset, of sizes that the launch says. trips: of the loops that load most, if only data
+    decide them and the launch says how many."""
+
+    at: int = 0
+    words: Mapping[int, int] = field(default_factory=dict)
+    trips: int | None = None
+
+
+NOTHING_KNOWN = Arguments()
 
 
 class _Scalars:
     """Known scalar state: registers of 32 bits, and the flag SCC (None if unknown)."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
         self.registers: dict[int, int] = {EXEC: _MASK32, EXEC + 1: _MASK32}
         self.flag: bool | None = None
 
@@ -41,6 +62,10 @@ class _Scalars:
                 self.flag = self._compare(i)
             elif i.name.startswith(("s_waitcnt", "s_nop", "s_barrier", "s_branch", "s_cbranch")):
                 continue
+            elif name in _CHOOSE:
+                self._choose(i, name)
+            elif self._loads_arguments(i):
+                self._load(i)
             else:
                 self._assign(i, self._result(i, name))
                 if name in _COMPUTE:
@@ -73,6 +98,27 @@ class _Scalars:
         if i.name.endswith("i32"):
             first, second = signed(first, 32), signed(second, 32)
         return _COMPARE[i.name.split("_")[2]](first, second)
+
+    def _choose(self, i: Instruction, name: str) -> None:
+        """Execute a minimum or maximum."""
+        values = [self._read(i.operands[k]) for k in ("ssrc0", "ssrc1")]
+        known = [value for value in values if value is not None]
+        self.flag = None
+        if len(known) == 2:
+            first, second = (signed(v, 32) if i.name.endswith("i32") else v for v in known)
+            self.flag = _CHOOSE[name](first, second)
+        self._assign(i, known[0 if self.flag else 1] if self.flag is not None else None)
+
+    def _loads_arguments(self, i: Instruction) -> bool:
+        base, at = i.operands.get("sbase"), self.arguments.at
+        return i.name.startswith("s_load") and base is not None and base.index == at
+
+    def _load(self, i: Instruction) -> None:
+        start = i.fields.get("offset", 0)
+        for number, register in enumerate(i.operands["sdata"].registers):
+            self.registers.pop(register, None)
+            if start + 4 * number in self.arguments.words:
+                self.registers[register] = self.arguments.words[start + 4 * number]
 
     def _result(self, i: Instruction, name: str) -> int | None:
         values = [self._read(i.operands[k]) for k in ("ssrc0", "ssrc1") if k in i.operands]
@@ -115,9 +161,9 @@ class _Scalars:
         return sum(part << 32 * number for number, part in enumerate(known)) & _MASK64
 
 
-def trip_count(flow: Flow, loop: Loop) -> int | None:
+def trip_count(flow: Flow, loop: Loop, arguments: Arguments = NOTHING_KNOWN) -> int | None:
     """Return how often the loop's first block runs, None if unknown."""
-    scalars = _Scalars()
+    scalars = _Scalars(arguments)
     for block in flow.path_to(loop.header):
         scalars.run(flow.blocks[block])
     block, count = loop.header, 0

@@ -109,7 +109,6 @@ def _work(
         vector=issued,
         lds=THREADS_A_WARP * (moved + tiles),
         stored=THREADS_A_WARP * stored,
-        memory=len(accesses),
         kinds=dict(kinds),
     )
 

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_tools.kernel_model.facts import KernelFacts
-from eagle3_tools.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, ModelGpu
+from eagle3_tools.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, MI355X, ModelGpu
+from eagle3_tools.kernel_model.published import families, family_of
 from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, recorded
 from eagle3_tools.plan.data.gpus import GPUS
-from eagle3_tools.plan.kernels.peers import SOURCE, peers
 from eagle3_tools.plan.kernels.round_launches import RoundOf, Scheme
 from eagle3_tools.plan.kernels.round_time import RoundTime, round_time
 from serve.text_table import text_table
@@ -19,7 +19,7 @@ from serve.text_table import text_table
 BATCHES, DEVICES = (16, 64), (4, 8)
 _KERNEL_HEADINGS = (
     *("case", "kernel", "programs", "steps", "in flight\nKiB", "needed", "loads\nB a lane"),
-    *("regis-\nters", "LDS\nKiB", "us", "share", "limit"),
+    *("regis-\nters", "LDS\nKiB", "us", "share", "by\nfamily", "limit"),
 )
 
 
@@ -33,8 +33,7 @@ def print_kernels(console: Console, only: str) -> None:
     for gpu in dict.fromkeys(one.gpu.name for one in rounds):
         console.print(_shares([one for one in rounds if one.gpu.name == gpu]))
     console.print(_steps(rounds))
-    console.print(_peers())
-    console.print(SOURCE, soft_wrap=True, highlight=False, markup=False)
+    console.print(_families())
     for name, source in ASSUMPTIONS:
         console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
 
@@ -43,6 +42,7 @@ def _kernels(gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> Table:
     table = text_table(f"Kernels on {gpu.name}", _KERNEL_HEADINGS, left=("case", "kernel", "limit"))
     table.box = None
     for name, case in cases.items():
+        scale = _scale(name, gpu)
         for facts, found in zip(case.kernels, case.predictions(gpu), strict=True):
             table.add_row(
                 name,
@@ -56,13 +56,22 @@ def _kernels(gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> Table:
                 f"{facts.lds / 1024:.0f}",
                 f"{found.seconds * 1e6:.1f}",
                 f"{found.share:.2f}",
+                f"{found.share * scale:.2f}" if scale else "",
                 found.limit,
             )
             name = ""
         if len(case.kernels) > 1:
-            both = f"{case.seconds(gpu) * 1e6:.1f}", f"{case.share(gpu):.2f}"
+            share = case.share(gpu)
+            by_family = f"{share * scale:.2f}" if scale else ""
+            both = f"{case.seconds(gpu) * 1e6:.1f}", f"{share:.2f}", by_family
             table.add_row("", "all", *("",) * 7, *both, "")
     return table
+
+
+def _scale(case: str, gpu: ModelGpu) -> float | None:
+    """Return predicted over published time of the kernels of peers that are like this case."""
+    family = family_of(case) if gpu is MI355X else None
+    return families()[family].median if family else None
 
 
 def widths_of(facts: KernelFacts) -> str:
@@ -113,12 +122,15 @@ def _steps(rounds: list[RoundTime]) -> Table:
     return table
 
 
-def _peers() -> Table:
-    title = "MI355X: published kernels beside the model of one that keeps memory busy"
-    table = text_table(title, ("", "published us", "model us", "model / published"), left=("",))
-    for peer in peers():
-        ratio = f"{peer.model_us / peer.us:.2f}"
-        table.add_row(peer.name, f"{peer.us:.1f}", f"{peer.model_us:.1f}", ratio)
+def _families() -> Table:
+    title = "MI355X: predicted over published times of peers' compiled kernels, by family"
+    table = text_table(
+        title, ("family", "times", "median", "spread", "published in"), left=("family",)
+    )
+    for name, found in families().items():
+        agreement = f"{found.median:.2f}", f"{found.spread:.2f}"
+        sources = f"{found.sources[0]}, {len(found.sources)} tables"
+        table.add_row(name, f"{found.count}", *agreement, sources)
     return table
 
 
