@@ -1,7 +1,9 @@
 """The table of faults: one TOML file for each area of the product."""
 
+import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -39,13 +41,43 @@ class Row(NamedTuple):
 
     @property
     def stamp(self) -> str:
-        """Digest of the row, its source file and its tests, for which a result is valid."""
-        files = [self.path, *(ROOT / test.split("::")[0] for test in self.tests)]
-        text = repr((self.old, self.new, self.tests)).encode()
-        return sha256(text + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+        """Digest of the row, the definition that it changes and its tests, without their prose.
+
+        A result is valid as long as this digest stays the same.
+        """
+        source = self.path.read_text(encoding="utf-8")
+        first = source[: source.index(self.old)].count("\n") + 1
+        last = first + self.old.count("\n")
+        changed = [code for start, end, code in _code(self.path) if start <= last and first <= end]
+        tests = [_code(ROOT / test.split("::")[0]) for test in self.tests]
+        text = repr((self.old, self.new, self.tests, changed, tests))
+        return sha256(text.encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
         return f"{self.area}: {self.name}"
+
+
+@cache
+def _code(file: Path) -> tuple[tuple[int, int, str], ...]:
+    """Return the first line, last line and syntax tree of a file's top-level statements.
+
+    Comments, layout and docstrings are left out.
+    """
+    statements = ast.parse(file.read_text(encoding="utf-8")).body
+    lines = [(node.lineno, node.end_lineno or node.lineno) for node in statements]
+    for node in (inner for statement in statements for inner in ast.walk(statement)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                node.body = [each for each in node.body if not _is_text(each)]
+    return tuple(
+        (*place, ast.dump(node))
+        for place, node in zip(lines, statements, strict=True)
+        if not _is_text(node)
+    )
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def read_rows() -> list[Row]:
