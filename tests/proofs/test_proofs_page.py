@@ -1,8 +1,9 @@
 """docs/proofs.md names tests that exist and leaves nothing out; every proof of the Makefile records
-that it passed."""
+that it passed; every long test is in a target."""
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,24 @@ PROOFS = {name for name in RECIPES if name.startswith("prove") and name != "prov
 def test_each_proof_ends_with_its_record_and_covers_what_exists(target: str) -> None:
     assert "$(PASSED) $@" in RECIPES[target].splitlines()[-1]
     assert all((ROOT / path).exists() for path in COVERS[target])
+
+
+HAS_LONG = re.compile(r"^from sweeps import|mark\.long\b|getoption\(.(--)?long", re.M)
+
+
+def test_every_file_with_long_tests_is_run_at_length_by_a_target() -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "rehearse-gpu", *sorted(PROOFS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = shown.stdout.replace("\\\n", " ").splitlines()
+    words = {
+        each for line in lines if "pytest" in line and "--long" in line for each in line.split()
+    }
+    files = [path for path in ROOT.glob("tests/**/test_*.py") if HAS_LONG.search(path.read_text())]
+    named = {ROOT / word for word in words if word.startswith("tests/")}
+    assert len(files) > 70
+    assert [path for path in files if not named & {path, *path.parents}] == []
