@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import ideal_noise
+import jax
 import numpy as np
 import pytest
 from broken_rejection import BROKEN, distribution_without_options, shared
@@ -78,13 +79,16 @@ def check_counts(
 ) -> None:
     """Over all noise, every answer comes as often as the target's distribution says, exactly."""
     rows = with_seeds(option_rows([case.options], PROMPT), streams.outcomes)
+    # Compiled here, as they are now: tests replace what they call.
+    decide = jax.jit(lambda *inputs: verify(*inputs))
+    drawn = jax.jit(lambda *inputs: draw(*inputs, vocab_size=VOCAB))
     paths = []
     for seed in models:
         target = ThirdsModel(VOCAB, LENGTH, seed=2 * seed)
         columns = None if case.target_ids is None else len(case.target_ids)
         model = ThirdsModel(VOCAB, LENGTH + case.k, seed=2 * seed + 1, columns=columns)
-        drafter = RejectionDrafter(model, rows, case.k, case.target_ids, case.lost, draw)
-        tokens, path = Decoder(target, rows).rounds(verify, drafter, LENGTH, case.k)
+        drafter = RejectionDrafter(model, rows, case.k, drawn, case.target_ids, case.lost)
+        tokens, path = Decoder(target, rows).rounds(decide, drafter, LENGTH, case.k)
         distribution = distribution_of_answers(target, case.options, outcomes=len(tokens))
         assert dict(strings_of(tokens, VOCAB)) == distribution
         paths.extend(map(tuple, path))

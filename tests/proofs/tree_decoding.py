@@ -13,7 +13,7 @@ from tree_model import TreeModel
 
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import sample
-from eagle3_jax.speculative.propose import Drafts, draw_with_probs
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult
 
@@ -28,7 +28,7 @@ Drafter = Callable[[np.ndarray, np.ndarray], np.ndarray | Drafts]
 
 @dataclass(frozen=True)
 class Decoder:
-    """One sequence a row of `options`; sample and verify are compiled here, as they are now."""
+    """One sequence a row of `options`; sample is compiled here, as it is now."""
 
     model: TreeModel
     options: SamplingRows
@@ -74,11 +74,10 @@ class Decoder:
         return decide(jnp.asarray(logits), jax.tree.map(jnp.asarray, drafts), rows)
 
     def rounds(
-        self, verify: Verify, drafter: Drafter, length: int, k: int
+        self, decide: Verify, drafter: Drafter, length: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rounds until every row has `length` tokens; returns them and each round's accepted
         drafts [batch, rounds], -1 once a row is full."""
-        decide = jax.jit(lambda *inputs: verify(*inputs))
         batch = len(self.options.temperature)
         tokens, lengths = np.zeros((batch, length + k + 1), np.int32), np.zeros(batch, np.int64)
         most, paths = np.full(batch, len(PROMPT) + length), []
@@ -139,14 +138,9 @@ class RejectionDrafter:
     model: TreeModel
     options: SamplingRows
     k: int
+    draw: DrawWithProbs
     target_ids: tuple[int, ...] | None = None
     lost: tuple[int, ...] = ()
-    draw: DrawWithProbs = draw_with_probs
-
-    @cached_property
-    def _draw(self) -> DrawWithProbs:
-        """Compiled here, as it is now."""
-        return jax.jit(lambda *inputs: self.draw(*inputs, vocab_size=self.model.vocab))
 
     def __call__(self, histories: np.ndarray, lengths: np.ndarray) -> Drafts:
         """Drafts behind each history, each with the distribution it was drawn from."""
@@ -161,7 +155,7 @@ class RejectionDrafter:
             last = history[rows, np.maximum(lengths + step - 1, 0)]
             logits[np.isin(last, self.lost) & (lengths + step > 0)] = np.nan
             positions = jnp.asarray(len(PROMPT) + lengths + step)[:, None]
-            drawn, distribution = self._draw(
+            drawn, distribution = self.draw(
                 jnp.asarray(logits)[:, None], positions, self.options, ids
             )
             history[rows, lengths + step] = np.maximum(np.asarray(drawn)[:, 0], 0)

@@ -38,15 +38,15 @@ FLOAT8: dict[str, Any] = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
 
 
 class Script:
-    """A k chooser that cycles through k = 0..3 in a fixed order with every transition."""
+    """A k chooser that cycles through k = 0..most in a fixed order with every transition."""
 
     ORDER = (3, 0, 0, 2, 0, 1, 3, 1, 0, 3, 2, 1, 0, 0, 0)
 
-    def __init__(self) -> None:
-        self.rounds = count()
+    def __init__(self, most: int) -> None:
+        self.most, self.rounds = most, count()
 
     def choose(self, members: object) -> ChosenK:
-        return ChosenK(self.ORDER[next(self.rounds) % len(self.ORDER)])
+        return ChosenK(min(self.most, self.ORDER[next(self.rounds) % len(self.ORDER)]))
 
     def observe_time(self, choice: ChosenK, seconds: float) -> None: ...
 
@@ -55,7 +55,7 @@ class Script:
 
 def follow_the_script(engine: Engine) -> None:
     """Make the engine choose k by a new script."""
-    script: Any = Script()
+    script: Any = Script(engine._num_drafts)
     engine._chooser = script
 
 
@@ -214,7 +214,7 @@ FEW = [
     tiny("chain", sizes(K)),
     tiny(
         "any order of k, reduced draft",
-        sizes(K, adaptive=True),
+        sizes(2, adaptive=True),
         "reduced",
         prepare=follow_the_script,
     ),

@@ -104,15 +104,15 @@ def test_no_token_passes_the_length_limit(
 def test_a_round_of_no_drafts_leaves_draft_rows_as_true_as_a_prefill(
     target: Target, draft: Eagle3Draft
 ) -> None:
-    """Rounds of k = 3, 0, 0, 1, 0, 2: every change of width, up and down."""
-    lab = Lab(target, draft, sizes(K))
+    """Rounds of k = 2, 0, 0, 1, 0, 2: every change of width, up and down."""
+    lab = Lab(target, draft, sizes(2))
     tokens = [5, 9, 3, 7]
     tokens += lab.prefill(0, tokens, one_row())[:1]
-    for drafts, rows in ((3, 4), (0, 4), (0, 1), (1, 4), (0, 4), (2, 4)):
+    for drafts, rows in ((2, 3), (0, 3), (0, 1), (1, 3), (0, 3), (2, 3)):
         report = lab.round([0], Widths(drafts, rows))[0]
         assert len(report) == drafts + 3 and report[-1] == drafts
         tokens += report[: report[-2]].tolist()
-    lab.round([0], Widths(0, 4))
+    lab.round([0], Widths(0, 3))
     length = len(tokens) - 1
     target_rows, draft_rows = true_rows(lab, tokens)
     np.testing.assert_allclose(lab.target_rows(0, length), target_rows[:, :length], atol=1e-5)

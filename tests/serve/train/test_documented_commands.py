@@ -1,4 +1,7 @@
-"""A quantised target trains a draft by the commands of the guide."""
+"""A quantised target trains a draft by the commands of the guide.
+
+tests/test_reference.py parses every documented command in `make test`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,20 +24,19 @@ def documented(name: str) -> Iterator[list[str]]:
             yield line.partition("#")[0].split()
 
 
-@pytest.mark.parametrize("scheme", ["int4", pytest.param("mxfp4", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["int4", "mxfp4"])
 def test_a_quantised_target_trains_a_draft_by_the_two_documented_commands(
-    scheme: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pair is the embedded one. The draft is smaller and has fewer rows, except with --long."""
+    """The pair is the embedded one."""
     monkeypatch.chdir(ROOT)
     run = {"eagle3-quantize": quantize, "eagle3-train": main}
-    smaller = {"eagle3-train": ["--rows", "1", "--unroll", "1", "--intermediate-size", "64"]}
     commands = list(documented(f"target-{scheme}"))
     assert [command[0] for command in commands] == list(run)
     for name, *given in commands:
         flags = [part.replace("/tmp", f"{tmp_path}", 1) for part in given]
-        more = [] if request.config.getoption("long") else smaller.get(name, [])
-        assert run[name]([*flags, *more]) == 0
+        assert run[name](flags) == 0
     target = load_target(tmp_path / f"target-{scheme}")
     mlp = target.layers[-1].mlp
     assert isinstance(mlp, MoE)
