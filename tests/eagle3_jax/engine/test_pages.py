@@ -113,6 +113,17 @@ def test_a_page_that_is_shared_again_is_not_evicted() -> None:
     assert pool.count_known([b"a"]) == 1
 
 
+def test_a_page_is_free_once_its_last_holder_returns_it() -> None:
+    pool = PagePool(3)
+    pages = pool.allocate(1)
+    assert pages is not None
+    pool.publish(pages[0], b"a")
+    assert pool.acquire([b"a"]) == pages
+    for free in (1, 2):
+        pool.release(pages)
+        assert pool.free == free
+
+
 def test_a_chain_is_evicted_from_its_end() -> None:
     pool, chain = PagePool(4), [b"a", b"b", b"c"]
     pages = pool.allocate(3)
