@@ -57,7 +57,7 @@ class Store:
         if missing or surplus:
             raise ValueError(
                 f"{self.directory} does not fit its config.json: parameters missing {missing}, "
-                f"parameters of no use {surplus}; convert it again"
+                f"unknown parameters {surplus}; convert it again"
             )
 
     def load(

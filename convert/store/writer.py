@@ -112,7 +112,9 @@ def _claimed(partial: Path) -> Iterator[None]:
     directory that another process writes.
     """
     if partial.is_symlink() or (partial.exists() and not partial.is_dir()):
-        raise ValueError(f"{partial} is no directory of ours; move it away, or give another DST")
+        raise ValueError(
+            f"{partial} is not an unfinished conversion; move it away, or give another DST"
+        )
     partial.mkdir(parents=True, exist_ok=True)
     journal, lock = partial / JOURNAL_FILE, partial / LOCK_FILE
     # A run that was killed while it wrote its journal leaves a temporary file.

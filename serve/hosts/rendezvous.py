@@ -122,7 +122,9 @@ def _hellos(
             strangers.add(address)
             notify(f"note: {address} sent something and is no process of ours")
     missing = [f"process {i}" for i in hosts.followers if i not in peers]
-    raise ValueError(f"{', '.join(missing)} did not come to {hosts.calls_at} in {MEET_S:g} s")
+    raise ValueError(
+        f"{', '.join(missing)} did not connect to {hosts.calls_at} within {MEET_S:g} s"
+    )
 
 
 def _hello(frames: list[bytes]) -> tuple[int, Facts] | None:

@@ -79,5 +79,5 @@ def read_load_options(flags: argparse.Namespace, *, has_draft: bool) -> LoadOpti
     activations = ACTIVATIONS[given.pop("quantize_activations", "published")]
     if given and not has_draft:
         listed = ", ".join(flags_of(LoadOptions)[name] for name in given)
-        raise ValueError(f"no draft is used, so there is nothing for {listed} to decide")
+        raise ValueError(f"{listed} needs a draft: give one with --draft or --speculative-config")
     return LoadOptions(activations, **given)

@@ -120,7 +120,7 @@ def _read_cors(flags: argparse.Namespace) -> Cors | None:
         _require_nothing(Cors, flags, "--allowed-origins")
         return None
     if cors.allow_credentials and "*" in cors.allow_origins:
-        raise ValueError("--allow-credentials: name the origins that may; --allowed-origins is *")
+        raise ValueError("--allow-credentials needs named origins: --allowed-origins must not be *")
     return cors
 
 
@@ -130,7 +130,9 @@ def _read_tls(flags: argparse.Namespace) -> Tls | None:
         _require_nothing(Tls, flags, "--ssl-certfile")
         return None
     if tls.cert_reqs and tls.ca_certs is None:
-        raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: who signs those certificates")
+        raise ValueError(
+            "--ssl-cert-reqs needs --ssl-ca-certs, the authorities of clients' certificates"
+        )
     return tls
 
 

@@ -86,7 +86,7 @@ def read_memory_share(
 ) -> MemoryShare | None:
     """Read the fraction; ValueError, naming the flags, for several sizes of the cache."""
     if several_hosts and flags.kv_offloading_dir:
-        raise ValueError("--kv-offloading-dir: several processes as one engine keep none on disk")
+        raise ValueError("--kv-offloading-dir needs an engine of one process: leave it out")
     names = flags_of(ShareFlags) | {"num_pages": "--num-gpu-blocks-override"}
     given = [name for name in names if getattr(flags, name) is not None]
     if len(given) > 1:

@@ -110,9 +110,9 @@ def read_operation_options(flags: argparse.Namespace) -> Operations:
 def _read_kv_events(flags: argparse.Namespace) -> KVEventsConfig | None:
     config = read_kv_events_config(flags.kv_events, os.environ)
     if config and not flags.enable_prefix_caching:
-        raise ValueError(f"{FLAG}: nothing is stored for others with --no-enable-prefix-caching")
+        raise ValueError(f"{FLAG} needs the prefix cache: leave --no-enable-prefix-caching out")
     if config and flags.data_parallel_size > 1:
-        raise ValueError(f"{FLAG}: events name no replica; --data-parallel-size must be 1")
+        raise ValueError(f"{FLAG}: events do not name replicas; --data-parallel-size must be 1")
     return config
 
 

@@ -152,7 +152,9 @@ def _read_kv_transfer(flags: argparse.Namespace, *, several_hosts: bool) -> KVTr
     if config is None:
         return None
     if several_hosts:
-        raise ValueError(f"{ROLE_FLAG}: several processes as one engine transfer no pages yet")
+        raise ValueError(
+            f"{ROLE_FLAG} needs an engine of one process: leave the flags of several hosts out"
+        )
     if flags.data_parallel_size > 1:
         raise ValueError(f"{ROLE_FLAG}: replicas transfer no pages; --data-parallel-size must be 1")
     if not flags.enable_prefix_caching:

@@ -44,7 +44,7 @@ class SampleMaker:
 
     def __post_init__(self) -> None:
         if self.tokenizer.template is None:
-            raise ValueError("the target has no chat template, so conversations are no prompts")
+            raise ValueError("the target has no chat template, which conversations need")
         if self.thinking != "auto":
             self._variables(self.thinking == "on")
 

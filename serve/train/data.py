@@ -56,7 +56,7 @@ class HubRecords:
             from datasets import load_dataset
         except ImportError as error:
             raise ValueError(
-                f"--data {name}: what is no JSONL file needs the extra `datasets`"
+                f"--data {name} is not a JSONL file; data sets need the extra `datasets`"
             ) from error
         self.name, self._rows = name, load_dataset(name, split=split)
 

@@ -122,7 +122,9 @@ def _check_aux_layers(ids: tuple[int, ...], target: TargetConfig) -> None:
     last = target.num_hidden_layers
     if not all(0 <= layer <= last for layer in ids):
         given = ",".join(map(str, ids))
-        raise ValueError(f"--aux-layers must be 0..{last} each, {last} behind all; got {given}")
+        raise ValueError(
+            f"--aux-layers must be 0..{last} each, {last} for the last layer's output; got {given}"
+        )
 
 
 def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConfig:

@@ -348,13 +348,13 @@ def check_draft_flags(options: argparse.Namespace) -> None:
     """Raise ValueError, naming the flags, if flags contradict each other."""
     given = [flag for name, flag in flags_of(ShapeFlags).items() if getattr(options, name)]
     if len(given) > 1 and (options.draft_config or options.init_from):
-        raise ValueError(f"one of these gives the draft's shape, name one: {', '.join(given)}")
+        raise ValueError(f"give only one of these for the draft's shape: {', '.join(given)}")
     if options.eval_every and options.num_processes:
-        raise ValueError("--eval-every runs an engine, and that in one process alone")
+        raise ValueError("--eval-every needs one process: its engine does not run in several")
     if options.features and options.data:
-        raise ValueError("one of these gives the training data, name one: --data, --features")
+        raise ValueError("give --data or --features, not both")
     if options.features and (options.thinking, options.split) != ("auto", "train"):
-        raise ValueError("--thinking and --split are decided where --features are made")
+        raise ValueError("--thinking and --split belong to the command that makes features")
     own = options.data is not None or options.features is not None
     if options.eval_every and own and options.eval_data is None:
         raise ValueError("--eval-every needs --eval-data: prompts that aren't trained on")

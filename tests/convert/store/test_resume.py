@@ -200,7 +200,9 @@ def test_a_partial_directory_that_is_a_link_is_refused(
     filled(tmp_path / "full")
     (tmp_path / "empty").mkdir()
     (tmp_path / "made.partial").symlink_to(tmp_path / target)
-    assert "made.partial is no directory of ours" in refused(capsys, DRAFT, tmp_path / "made")
+    assert "made.partial is not an unfinished conversion" in refused(
+        capsys, DRAFT, tmp_path / "made"
+    )
     assert contents(tmp_path / "full") == KEPT
     assert not any((tmp_path / "empty").iterdir()) and not (tmp_path / "nowhere").exists()
 

@@ -99,7 +99,7 @@ def test_who_differs_or_comes_twice_is_refused_and_all_are_told_why(
 
 def test_who_stays_away_is_named(of: Of, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.hosts.rendezvous.MEET_S", 0.1)
-    with pytest.raises(ValueError, match=r"process 1, process 2 did not come to 127.0.0.1:"):
+    with pytest.raises(ValueError, match=r"process 1, process 2 did not connect to 127.0.0.1:"):
         gathered(of(0), said)
     with pytest.raises(PeerLost, match=r"process 0 .* can't be reached in 0.1 s"):
         joined(of(1))

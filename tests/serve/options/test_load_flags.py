@@ -71,7 +71,7 @@ def test_a_drafts_flag_without_a_draft_is_refused(
             parse(*argv, *flag)
         error = capsys.readouterr().err
         assert left.value.code == 2 and error.count("\n") == 1
-        assert f"no draft is used, so there is nothing for {flag[0]} to decide" in error
+        assert f"{flag[0]} needs a draft" in error
         assert parse(*argv, *EVERY_FLAG[:2]).quantize_activations == "int8"
 
 

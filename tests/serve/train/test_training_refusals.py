@@ -65,7 +65,7 @@ REFUSED = {
     "config.json: this is an EAGLE-3 draft": ["--target", f"{ORACLES / 'draft_mha_bf16'}"],
     "no chat template": ["--target", "{}/untold"],
     "use --attention grouped": ["--target", "{}/llama", "--attention", "latent"],
-    "gives the draft's shape": ["--init-from", "a", "--draft-vocab", "5"],
+    "for the draft's shape": ["--init-from", "a", "--draft-vocab", "5"],
     "needs --eval-data": ["--eval-every", "5", "--data", "d.jsonl"],
     "the synthetic corpus has no end": ["--epochs", "2"],
     "go together": ["--num-processes", "2"],
