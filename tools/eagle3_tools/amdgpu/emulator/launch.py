@@ -15,6 +15,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory
+from eagle3_tools.amdgpu.emulator.native.machine import NativeMachine
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
 
@@ -48,13 +49,13 @@ def launch(
     dynamic_lds: int = 0,
     groups: Sequence[tuple[int, int, int]] | None = None,
     poison: int,
-    machine: Machine | None = None,
+    machine: Machine | NativeMachine | None = None,
 ) -> LaunchCounts:
     """Run a kernel on memory; raise Fault if it does something invalid.
 
     `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups; `groups` selects
     some. `poison` fills registers and local memory at the start. A `machine` of the kernel, if
-    given, keeps what it translated for the next launch.
+    given, keeps what it translated for the next launch; `machine_of` makes the fast one.
     """
     if kernel.scratch_bytes:
         raise Fault(f"{kernel.name} needs {kernel.scratch_bytes} bytes of scratch memory a lane")
@@ -64,16 +65,23 @@ def launch(
     wanted = there if groups is None else list(groups)
     where = memory.place(_segment(arguments, poison), f"arguments of {kernel.name}")
     waves = -(-int(np.prod(threads)) // LANES)
-    machine, batch = machine or Machine(kernel), max(1, MOST_WAVES // waves)
+    machine = machine or Machine(kernel)
     counted = machine.counts
     lds_bytes = kernel.lds_bytes + dynamic_lds
     memory.begin_launch(len(there))
     before = memory.loads_beyond, memory.loads_unwritten
-    for first in range(0, len(wanted), batch):
-        part = wanted[first : first + batch]
-        ready = _waves(kernel, memory, part, grid, threads, lds_bytes, poison)
-        _set_registers(ready, kernel, where, part, threads)
-        machine.run(ready)
+
+    def ready(part: Sequence[tuple[int, int, int]]) -> Waves:
+        w = _waves(kernel, memory, part, grid, threads, lds_bytes, poison)
+        _set_registers(w, kernel, where, part, threads)
+        return w
+
+    if isinstance(machine, NativeMachine):
+        machine.run(ready(wanted[:1]), wanted, grid)
+    else:
+        batch = max(1, MOST_WAVES // waves)
+        for first in range(0, len(wanted), batch):
+            machine.run(ready(wanted[first : first + batch]))
     return LaunchCounts(
         len(wanted),
         waves * len(wanted),
@@ -120,8 +128,6 @@ def _set_registers(
     groups: Sequence[tuple[int, int, int]],
     threads: tuple[int, int, int],
 ) -> None:
-    if kernel.arguments_at:
-        raise ValueError(f"{kernel.name} wants other registers set than for its arguments")
     w.scalars[0], w.scalars[1] = arguments & 0xFFFF_FFFF, arguments >> 32
     place = kernel.user_registers
     for axis in (axis for axis in range(3) if kernel.group_ids[axis]):

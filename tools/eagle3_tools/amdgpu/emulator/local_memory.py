@@ -20,7 +20,7 @@ class LocalMemory:
         self.limit = size
         pattern = np.full(groups * self.size // 4, poison, np.uint32)
         self.bytes = pattern.view(np.uint8)
-        self._granule = granule
+        self.granule = granule
         self._readers = np.zeros(self.bytes.size // granule, np.int32)
         self._writers = np.zeros(self.bytes.size // granule, np.int32)
         self._epoch = np.ones(groups, np.int32)
@@ -62,8 +62,8 @@ class LocalMemory:
         return place + group.astype(np.int64) * self.size
 
     def _granules(self, start: np.ndarray, size: int) -> list[np.ndarray]:
-        first = start // self._granule
-        return [first + k for k in range(max(1, size // self._granule))]
+        first = start // self.granule
+        return [first + k for k in range(max(1, size // self.granule))]
 
     def _refuse(self, last: np.ndarray, me: np.ndarray, place: np.ndarray, what: str) -> None:
         wrong = (last >> 6 == me >> 6) & (last != me)

@@ -3,6 +3,7 @@
 Each byte records its writer: none, something before this launch, or a workgroup of it.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,24 @@ _BLOCK = 256
 
 class Fault(Exception):
     """The program did something invalid, or something the emulator does not know."""
+
+
+@dataclass(frozen=True)
+class RawMemory:
+    """What the C form of a kernel needs of a memory.
+
+    bytes: uint8 from the address `base` on. bounds: int64 [buffers, 3], the addresses of the start
+    and end of each, and the end for loads. writers: int32 for each byte, as `GlobalMemory` keeps
+    them with the number `launch` of the first workgroup, or None: then neither races nor unwritten
+    bytes are looked for.
+    """
+
+    bytes: np.ndarray
+    base: int
+    bounds: np.ndarray
+    writers: np.ndarray | None = None
+    launch: int = 0
+    allow_unwritten: bool = False
 
 
 class GlobalMemory:
@@ -130,6 +149,18 @@ class GlobalMemory:
                 words[place] = new[k]
         mark(self.writers, start, np.full(len(start), _BEFORE), 4)
         return found
+
+    def raw(self) -> RawMemory:
+        """Return what the C form of a kernel reads and writes."""
+        blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
+        bounds = BASE + np.stack([self._starts, self._ends, blocks], 1)
+        return RawMemory(
+            self.bytes, BASE, bounds, self.writers, self._launch, self.allow_unwritten
+        )
+
+    def describe(self, address: int) -> str:
+        """Name the buffer and the byte in it."""
+        return self._name(address - BASE)
 
     def _is_foreign(self, place: np.ndarray, group: np.ndarray) -> np.ndarray:
         """Mark places that another workgroup of this launch wrote."""

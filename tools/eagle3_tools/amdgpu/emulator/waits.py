@@ -55,19 +55,20 @@ def missing_waits(code: dict[int, Instruction], entry: int) -> list[MissingWait]
     found: set[MissingWait] = set()
     while to_do:
         pc = to_do.pop()
-        state, following = before[pc].copy(), [pc]
-        while len(following) == 1 and (following[0] == pc or following[0] not in before):
-            i = code[following[0]]
-            pc, following = i.pc + i.size, _next(i)
+        state, after = before[pc].copy(), [pc]
+        while len(after) == 1 and (after[0] == pc or after[0] not in before):
+            i = code[after[0]]
+            pc, after = i.pc + i.size, following(i)
             found |= {MissingWait(i.pc, i.name, register) for register in _step(i, state)}
-        for target in following:
+        for target in after:
             if target not in before or before[target].join(state):
                 before.setdefault(target, state.copy())
                 to_do.append(target)
     return sorted(found, key=lambda wait: wait.pc)
 
 
-def _next(i: Instruction) -> list[int]:
+def following(i: Instruction) -> list[int]:
+    """Return the addresses at which a wave may go on after `i`."""
     if i.name == "s_endpgm":
         return []
     if i.name == "s_branch":

@@ -5,7 +5,7 @@ registers uint32 [128, waves]. Values read have the shape [waves, 64], [waves, 1
 operand's type. `Waves.chosen` selects the waves that execute the current instruction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Waves:
         self.scc = np.zeros(count, bool)
         self.exec = np.ones((count, LANES), bool)
         self.pc = np.zeros(count, np.int64)
-        self.saturates = False
+        self.saturates, self.poison = False, poison
         self.chosen: Any = slice(None)
         self.count = count
         self.set_exec(self.exec)
@@ -67,13 +67,16 @@ class Waves:
 
     def scalar(self, index: int, value: Any) -> None:
         """Write a scalar register of each chosen wave; a write to EXEC takes effect at once."""
-        if index >= 102 and index not in (VCC, VCC + 1, 124, EXEC, EXEC + 1):
-            raise Fault(f"write of the scalar register {index}, which the emulator doesn't know")
+        refuse_unknown(index)
         self.scalars[index, self.chosen] = value
         if index in (EXEC, EXEC + 1):
-            both = self.scalars[EXEC : EXEC + 2, self.chosen]
-            self.exec[self.chosen] = lanes_of(both[0], both[1])
-            self.all_active = bool(self.exec.all())
+            self.reload_exec()
+
+    def reload_exec(self) -> None:
+        """Make the active lanes those of EXEC's registers."""
+        both = self.scalars[EXEC : EXEC + 2, self.chosen]
+        self.exec[self.chosen] = lanes_of(both[0], both[1])
+        self.all_active = bool(self.exec.all())
 
     def vector(self, index: int, value: Any, lanes: np.ndarray | None = None) -> None:
         """Write uint32 to a vector register, in the given lanes or the active ones."""
@@ -85,6 +88,92 @@ class Waves:
         else:
             where = self.exec[self.chosen] if lanes is None else lanes
             target[self.chosen] = np.where(where, value, target[self.chosen])
+
+    def mask(self, index: int) -> np.ndarray:
+        """Read a lane mask as bool [waves, 64]."""
+        if index == EXEC:
+            return self.active()
+        return lanes_of(self.scalars[index, self.chosen], self.scalars[index + 1, self.chosen])
+
+    def set_mask(self, index: int, lanes: Any) -> None:
+        """Write a lane mask, with 0 for inactive lanes."""
+        low, high = pack_lanes(np.broadcast_to(lanes, self.active().shape) & self.active())
+        self.scalar(index, low)
+        self.scalar(index + 1, high)
+
+    def first_active(self) -> np.ndarray:
+        """Return the first active lane of each wave, or 0: int64 [waves, 1]."""
+        return self.active().argmax(1)[:, None]
+
+    def refuse(self, wrong: Any, what: str) -> None:
+        """Raise Fault if a wave or lane has the condition."""
+        if np.any(wrong):
+            raise Fault(what)
+
+    def load(
+        self, address: np.ndarray, lanes: np.ndarray, size: int, count: int
+    ) -> Sequence[np.ndarray]:
+        """Load `count` elements of `size` bytes from uint64 addresses in the given lanes.
+
+        Returns uint32 [waves, 64] for each element, with 0 in other lanes.
+        """
+        waves, lane = np.nonzero(lanes)
+        values = np.zeros((count, *lanes.shape), np.uint32)
+        if len(waves):
+            group = self.identity[self.chosen][waves]
+            values[:, waves, lane] = self.memory.load(address[waves, lane], size, count, group)
+        return values
+
+    def load_words(self, address: np.ndarray, count: int) -> list[np.ndarray]:
+        """Load `count` words from one address of each wave: uint32 [waves, 1] each."""
+        words = self.memory.load(address.reshape(-1), 4, count, self.identity[self.chosen])
+        return [word[:, None] for word in words]
+
+    def store(
+        self, address: np.ndarray, lanes: np.ndarray, values: Sequence[np.ndarray], size: int
+    ) -> None:
+        """Store the low `size` bytes of each value, one after another, in the given lanes."""
+        waves, lane = np.nonzero(lanes)
+        if len(waves):
+            held = np.stack([value[waves, lane] for value in values])
+            group = self.identity[self.chosen][waves]
+            self.memory.store(address[waves, lane], held, size, group)
+
+    def exchange(
+        self, address: np.ndarray, lanes: np.ndarray, new: np.ndarray, expected: np.ndarray
+    ) -> np.ndarray:
+        """Compare and swap words, lane after lane; return the old ones, 0 in other lanes."""
+        waves, lane = np.nonzero(lanes)
+        chosen = (each[waves, lane] for each in (address, new, expected))
+        old = np.zeros(lanes.shape, np.uint32)
+        old[waves, lane] = self.memory.exchange(*chosen, self.identity[self.chosen][waves])
+        return old
+
+    def load_local(self, place: np.ndarray, size: int, count: int) -> Sequence[np.ndarray]:
+        """Load from local memory like `load`, in the active lanes, from uint32 byte addresses."""
+        waves, lane = np.nonzero(self.active())
+        values = np.zeros((count, *place.shape), np.uint32)
+        members = self.group[self.chosen][waves], self.number[self.chosen][waves]
+        values[:, waves, lane] = self.lds.load(place[waves, lane], size, count, *members)
+        return values
+
+    def store_local(self, place: np.ndarray, values: Sequence[np.ndarray], size: int) -> None:
+        """Store to local memory like `store`, in the active lanes."""
+        waves, lane = np.nonzero(self.active())
+        held = np.stack([value[waves, lane] for value in values])
+        members = self.group[self.chosen][waves], self.number[self.chosen][waves]
+        self.lds.store(place[waves, lane], held, size, *members)
+
+
+def refuse_unknown(register: int) -> None:
+    """Raise Fault if a write of the scalar register has an effect that is not emulated."""
+    if register >= 102 and register not in (VCC, VCC + 1, 124, EXEC, EXEC + 1):
+        raise Fault(f"write of the scalar register {register}, which the emulator doesn't know")
+
+
+def constant(value: int, dtype: Any = np.uint32) -> np.ndarray:
+    """Return a constant of an instruction as an operation reads it: [1, 1]."""
+    return np.full((1, 1), value, dtype)
 
 
 def pack_lanes(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,8 +198,8 @@ def words(operand: Operand, offset: int = 0) -> Read:
     if operand.kind is Kind.FLAG:
         return _flag(operand.value)
     shift = 0 if operand.type.startswith("PK") else 32 * offset
-    constant = np.full((1, 1), operand.value >> shift & 0xFFFF_FFFF, np.uint32)
-    return lambda w: constant
+    word = constant(operand.value >> shift & 0xFFFF_FFFF)
+    return lambda w: word
 
 
 def _flag(name: str) -> Read:
@@ -138,8 +227,8 @@ def _double(operand: Operand) -> Read:
         raise Fault("modifiers of a source of 64 bits")
     view = TYPES.get(operand.type, np.uint64)
     if operand.kind is Kind.CONSTANT:
-        constant = np.full((1, 1), operand.value, np.uint64).view(view)
-        return lambda w: constant
+        number = constant(operand.value, np.uint64).view(view)
+        return lambda w: number
     low, high = words(operand), words(operand, 1)
     return lambda w: join(low(w), high(w)).view(view)
 
@@ -179,7 +268,6 @@ def _signs(read: Read, operand: Operand) -> Read:
 
 def bits_of(value: Any) -> np.ndarray:
     """View 32-bit results as uint32; booleans become 0 and 1."""
-    value = np.asarray(value)
     if value.dtype == np.uint32:
         return value
     if value.dtype in (np.float32, np.int32):
@@ -196,7 +284,7 @@ def result(instruction: Instruction, name: str = "vdst") -> Write:
         return scalar_result(operand)
     index = operand.index
     if operand.bits == 64:
-        return lambda w, value: _write_double(w, index, np.asarray(value))
+        return lambda w, value: _write_double(w, index, value)
     clamps = bool(fields.get("clmp"))
     if clamps and operand.type != "F32":
         raise Fault(f"clamping of {instruction.name}")
@@ -220,7 +308,7 @@ def scalar_result(operand: Operand) -> Write:
         return lambda w, value: w.scalar(index, bits_of(value).reshape(-1))
 
     def write(w: Waves, value: Any) -> None:
-        value = np.asarray(value).view(np.uint64).reshape(-1)
+        value = value.view(np.uint64).reshape(-1)
         w.scalar(index, value.astype(np.uint32))
         w.scalar(index + 1, (value >> np.uint64(32)).astype(np.uint32))
 
@@ -260,24 +348,13 @@ def _selected_result(operand: Operand, unused: int) -> Write:
 def lane_mask(operand: Operand) -> Read:
     """Read a lane mask as bool [waves, 64]."""
     if operand.kind is Kind.CONSTANT:
-        constant = np.unpackbits(
+        lanes = np.unpackbits(
             np.array([[operand.value]], "<u8").view(np.uint8), axis=1, bitorder="little"
         ).astype(bool)
-        return lambda w: constant
-    index = operand.index
-    if index == EXEC:
-        return lambda w: w.exec[w.chosen]
-    return lambda w: lanes_of(w.scalars[index, w.chosen], w.scalars[index + 1, w.chosen])
+        return lambda w: lanes
+    return lambda w: w.mask(operand.index)
 
 
 def lane_mask_result(operand: Operand) -> Write:
     """Return a function that writes a lane mask, with 0 for inactive lanes."""
-    index = operand.index
-
-    def write(w: Waves, value: Any) -> None:
-        lanes = np.broadcast_to(value, w.active().shape) & w.active()
-        low, high = pack_lanes(lanes)
-        w.scalar(index, low)
-        w.scalar(index + 1, high)
-
-    return write
+    return lambda w, value: w.set_mask(operand.index, value)

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.launch import LaunchCounts, launch
+from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.machine import NativeMachine, machine_of
 from eagle3_tools.amdgpu.program import executable
 from eagle3_tools.amdgpu.program.executable import KernelLaunch, Slice, Thunk
 from eagle3_tools.amdgpu.program.library_product import multiply
@@ -22,26 +24,34 @@ Launcher = Callable[[KernelLaunch, ProgramMemory, list[int]], LaunchCounts]
 
 
 class EmulatedLauncher:
-    """Launches on the emulator; each kernel is read once. For `poison` see `launch`."""
+    """Launches on the emulator; each kernel is read once. For `poison` see `launch`.
 
-    def __init__(self, poison: int) -> None:
-        self._poison = poison
-        self._kernels: dict[tuple[str, bytes], Kernel] = {}
+    `machine` makes what executes a kernel: `machine_of` is fast, `Machine` is NumPy.
+    """
+
+    def __init__(
+        self, poison: int, machine: Callable[[Kernel], Machine | NativeMachine] = machine_of
+    ) -> None:
+        self._poison, self._machine = poison, machine
+        self._kernels: dict[tuple[str, bytes], tuple[Kernel, Machine | NativeMachine]] = {}
 
     def __call__(
         self, thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]
     ) -> LaunchCounts:
         key = thunk.kernel, thunk.code
         if key not in self._kernels:
-            self._kernels[key] = self.read(*key)
+            kernel = self.read(*key)
+            self._kernels[key] = kernel, self._machine(kernel)
+        kernel, machine = self._kernels[key]
         return launch(
-            self._kernels[key],
+            kernel,
             memory,
             addresses,
             grid=thunk.grid,
             threads=thunk.threads,
             dynamic_lds=thunk.dynamic_lds,
             poison=self._poison,
+            machine=machine,
         )
 
     def read(self, name: str, code: bytes) -> Kernel:

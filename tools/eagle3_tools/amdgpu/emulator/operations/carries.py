@@ -67,7 +67,7 @@ def multiply_add_64(instruction: Instruction) -> Callable[[Waves], None]:
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
 
     def run(w: Waves) -> None:
-        a, b, c = (np.asarray(read(w)) for read in reads)
+        a, b, c = (read(w) for read in reads)
         product = (a.astype(wide) * b.astype(wide)).view(U64)
         total = product + c.view(U64)
         flags(w, total < product)
@@ -98,7 +98,7 @@ def packed(instruction: Instruction, function: Callable[..., Any]) -> Callable[[
         raise Fault(f"clamping of {instruction.name}")
 
     def run(w: Waves) -> None:
-        both = [np.asarray(function(*(r(w) for r in half)), np.float32) for half in halves]
+        both = [function(*(r(w) for r in half)) for half in halves]
         for k, value in enumerate(both):
             w.vector(index + k, value.view(U32))
 
@@ -113,7 +113,7 @@ def packed_16(instruction: Instruction, function: Callable[..., Any]) -> Callabl
 
     def half(w: Waves, chosen: int) -> Any:
         taken = [read(w) >> U32(16 * (chosen >> k & 1)) & _HALF for k, read in enumerate(reads)]
-        return np.asarray(function(*taken), U32) & _HALF
+        return function(*taken) & _HALF
 
     def run(w: Waves) -> None:
         low, high = (half(w, fields[name]) for name in ("opsel", "opsel_hi"))

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_tools.amdgpu.emulator.numbers import VALUES, to_bfloat16, to_float8
+from eagle3_tools.amdgpu.emulator.numbers import VALUES, look_up, to_bfloat16, to_float8
 from eagle3_tools.amdgpu.emulator.operations.vector_float import exponent, fma
 from eagle3_tools.amdgpu.emulator.waves import (
     Waves,
+    constant,
     lane_mask,
     lane_mask_result,
     result,
@@ -40,7 +41,8 @@ CONVERSION: dict[str, Callable[..., Any]] = {
     "v_cvt_u32_f32": _to_integer(0, 2**32 - 1, U32),
     "v_cvt_i32_f32": _to_integer(-(2**31), 2**31 - 1, np.int32),
     "v_cvt_pk_bf16_f32": lambda a, b: to_bfloat16(a) | to_bfloat16(b) << U32(16),
-    "v_cvt_f32_f16": lambda a: a.astype(np.uint16).view(np.float16).astype(F32),
+    # The product makes a signalling NaN quiet.
+    "v_cvt_f32_f16": lambda a: a.astype(np.uint16).view(np.float16).astype(F32) * F32(1),
     "v_cvt_f32_bf16": lambda a: (a << U32(16)).view(F32),
 } | {
     f"v_cvt_f32_ubyte{k}": lambda a, k=k: (a >> U32(8 * k) & U32(255)).astype(F32) for k in range(4)
@@ -77,7 +79,8 @@ def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
     def run(w: Waves) -> None:
         values, bits = VALUES[w.arch, "fp8"], packed(w) >> shift
         factor = _power_of_two(scale(w))
-        low, high = (to_bfloat16(values[bits >> U32(8 * k) & U32(255)] * factor) for k in (0, 1))
+        pair = (look_up(values, bits >> U32(8 * k) & U32(255)) for k in (0, 1))
+        low, high = (to_bfloat16((x * factor).astype(F32)) for x in pair)
         target(w, low | high << U32(16))
 
     return run
@@ -132,7 +135,7 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
         a, b, c = (read(w) for read in reads)
         power = np.where(scaled(w), np.where(exponent(c) > 127, 64, -64), 0)
         # In float64 the scaling of a factor and the addend is exact.
-        a, c = (np.ldexp(np.asarray(x, np.float64), power) for x in (a, c))
+        a, c = (np.ldexp(x.astype(np.float64), power) for x in (a, c))
         write(w, fma(a, b, c))
 
     return run
@@ -142,7 +145,7 @@ def accumulate(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_fmac, v_fmaak, v_fmamk: products added to the result register or a literal."""
     a, b = (source(o) for o in instruction.sources)
     write, index = result(instruction), instruction.operands["vdst"].index
-    literal = np.array([[instruction.fields.get("literal", 0)]], U32).view(F32)
+    literal = constant(instruction.fields.get("literal", 0)).view(F32)
     if instruction.name == "v_fmac_f32":
         return lambda w: write(w, fma(a(w), b(w), w.vectors[index, w.chosen].view(F32)))
     if instruction.name == "v_fmaak_f32":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
-from eagle3_tools.amdgpu.emulator.waves import Waves, join, source, words
+from eagle3_tools.amdgpu.emulator.waves import Waves, constant, join, source, words
 from eagle3_tools.aot.amd.decode import Instruction, signed
 
 U32, U64 = np.uint32, np.uint64
@@ -28,18 +28,17 @@ Address = Callable[[Waves, int], tuple[np.ndarray, np.ndarray]]
 def scalar_load(i: Instruction) -> Callable[[Waves], None]:
     """Translate s_load_dword*: load consecutive words into consecutive scalar registers."""
     base, target = i.operands["sbase"].index, i.operands["sdata"]
-    constant = signed(i.fields["offset"], 21) if i.fields["imm"] else 0
-    offset = U64(constant & 0xFFFF_FFFF_FFFF_FFFF)
+    by = signed(i.fields["offset"], 21) if i.fields["imm"] else 0
+    offset = constant(by & 0xFFFF_FFFF_FFFF_FFFF, U64)
     more = words(i.operands["soffset"]) if "soffset" in i.operands else None
     count = target.bits // 32
 
     def run(w: Waves) -> None:
-        address = join(w.scalars[base, w.chosen], w.scalars[base + 1, w.chosen]) + offset
+        address = _pair(w, base) + offset
         if more is not None:
-            address = address + more(w)[:, 0].astype(U64)
-        values = w.memory.load(address & ~U64(3), 4, count, w.identity[w.chosen])
-        for k in range(count):
-            w.scalar(target.index + k, values[k])
+            address = address + more(w).astype(U64)
+        for k, value in enumerate(w.load_words(address & ~U64(3), count)):
+            w.scalar(target.index + k, value.reshape(-1))
 
     return run
 
@@ -63,17 +62,8 @@ def _load(i: Instruction, addresses: Address, size: int, count: int, extend: int
     target = i.operands["vdst" if "vdst" in i.operands else "vdata"].index
 
     def run(w: Waves) -> None:
-        address, lanes = addresses(w, size * count)
-        waves, lane = np.nonzero(lanes)
-        values = np.zeros((count, *lanes.shape), U32)
-        if len(waves):
-            found = w.memory.load(address[waves, lane], size, count, w.identity[w.chosen][waves])
-            if extend:
-                by = U32(32 - extend)
-                found = ((found << by).view(np.int32) >> by.view(np.int32)).view(U32)
-            values[:, waves, lane] = found
-        for k in range(count):
-            w.vector(target + k, values[k])
+        for k, value in enumerate(w.load(*addresses(w, size * count), size, count)):
+            w.vector(target + k, extended(value, extend))
 
     return run
 
@@ -82,12 +72,8 @@ def _store(i: Instruction, addresses: Address, size: int, count: int, shift: int
     data = i.operands["data" if "data" in i.operands else "vdata"].index
 
     def run(w: Waves) -> None:
-        address, lanes = addresses(w, size * count)
-        waves, lane = np.nonzero(lanes)
-        if len(waves):
-            held = [w.vectors[data + k, w.chosen][waves, lane] >> U32(shift) for k in range(count)]
-            where = address[waves, lane]
-            w.memory.store(where, np.stack(held), size, w.identity[w.chosen][waves])
+        held = [w.vectors[data + k, w.chosen] >> U32(shift) for k in range(count)]
+        w.store(*addresses(w, size * count), held, size)
 
     return run
 
@@ -101,14 +87,9 @@ def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
     target = i.operands["vdst"].index if i.fields["sc0"] else None
 
     def run(w: Waves) -> None:
-        address, lanes = addresses(w, 4)
-        waves, lane = np.nonzero(lanes)
-        new, expected = (w.vectors[data + k, w.chosen][waves, lane] for k in (0, 1))
-        group = w.identity[w.chosen][waves]
-        found = w.memory.exchange(address[waves, lane], new, expected, group)
+        new, expected = (w.vectors[data + k, w.chosen] for k in (0, 1))
+        old = w.exchange(*addresses(w, 4), new, expected)
         if target is not None:
-            old = np.zeros(lanes.shape, U32)
-            old[waves, lane] = found
             w.vector(target, old)
 
     return run
@@ -116,18 +97,18 @@ def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
 
 def _global_address(i: Instruction) -> Address:
     base, index = i.operands.get("saddr"), i.operands["addr"].index
-    offset = U64(signed(i.fields["offset"], 13) & 0xFFFF_FFFF_FFFF_FFFF)
+    offset = constant(signed(i.fields["offset"], 13) & 0xFFFF_FFFF_FFFF_FFFF, U64)
 
     def of_lanes(w: Waves, size: int) -> tuple[np.ndarray, np.ndarray]:
-        parts = w.vectors[index, w.chosen], w.vectors[index + 1, w.chosen]
-        return join(*parts) + offset, w.active()
+        low, high = (w.vectors[index + k, w.chosen] for k in (0, 1))
+        return join(low, high) + offset, w.active()
 
     if base is None:
         return of_lanes
 
     def of_wave(w: Waves, size: int) -> tuple[np.ndarray, np.ndarray]:
-        start = join(w.scalars[base.index, w.chosen], w.scalars[base.index + 1, w.chosen])
-        return start[:, None] + w.vectors[index, w.chosen].astype(U64) + offset, w.active()
+        lane_offset = w.vectors[index, w.chosen].astype(U64)
+        return _pair(w, base.index) + lane_offset + offset, w.active()
 
     return of_wave
 
@@ -137,18 +118,30 @@ def _buffer_address(i: Instruction) -> Address:
     if i.fields["idxen"]:
         raise Fault(f"{i.name} with an index")
     descriptor, between = i.operands["srsrc"].index, source(i.operands["soffset"])
-    offset = U64(i.fields["offset"])
+    offset = constant(i.fields["offset"], U64)
     lane_offset = words(i.operands["vaddr"]) if i.fields["offen"] else None
 
     def addresses(w: Waves, size: int) -> tuple[np.ndarray, np.ndarray]:
         low, high, records = (w.scalars[descriptor + k, w.chosen][:, None] for k in range(3))
-        if (high >> U32(16) & U32(0x3FFF)).any():
-            raise Fault(f"{i.name} through a buffer with a stride")
-        inside = np.broadcast_to(offset, w.active().shape)
-        if lane_offset is not None:
-            inside = inside + lane_offset(w).astype(U64)
+        strided = (high >> U32(16) & U32(0x3FFF)) != 0
+        w.refuse(strided, f"{i.name} through a buffer with a stride")
+        inside = offset if lane_offset is None else offset + lane_offset(w).astype(U64)
         there = inside + U64(size) <= records.astype(U64)
         start = join(low, high & U32(0xFFFF)) + between(w).astype(U64)
-        return start + inside, w.active() & there
+        lanes = w.active() & there
+        return np.broadcast_to(start + inside, lanes.shape), lanes
 
     return addresses
+
+
+def _pair(w: Waves, index: int) -> np.ndarray:
+    """Read two scalar registers as uint64 [waves, 1]."""
+    return join(*(w.scalars[index + k, w.chosen][:, None] for k in (0, 1)))
+
+
+def extended(value: np.ndarray, bits: int) -> np.ndarray:
+    """Extend the sign of the low bits; leave the value if `bits` is 0."""
+    if not bits:
+        return value
+    by = U32(32 - bits)
+    return ((value << by).view(np.int32) >> by.view(np.int32)).view(U32)

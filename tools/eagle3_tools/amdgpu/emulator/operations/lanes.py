@@ -74,7 +74,7 @@ def dpp_result(instruction: Instruction) -> Write:
         where = active & allowed.astype(bool)
         if not fields["bc"]:
             where = where & there & active[:, lanes]
-        w.vector(index, np.asarray(value).view(U32), where)
+        w.vector(index, value.view(U32), where)
 
     return write
 
@@ -84,9 +84,8 @@ def read_first_lane(instruction: Instruction) -> Callable[[Waves], None]:
     read, write = words(instruction.sources[0]), scalar_result(instruction.operands["vdst"])
 
     def run(w: Waves) -> None:
-        active = w.active()
-        value = np.broadcast_to(read(w), active.shape)
-        write(w, value[np.arange(len(active)), active.argmax(1)])
+        value = np.broadcast_to(read(w), w.active().shape)
+        write(w, np.take_along_axis(value, w.first_active(), 1))
 
     return run
 
@@ -119,17 +118,13 @@ def swap_lanes(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_permlane*_swap: swap odd rows of the first with even rows of the second."""
     first, second = instruction.operands["vdst"].index, instruction.sources[0].index
     width = 32 if "lane32" in instruction.name else 16
+    odd, other = LANE & width > 0, LANE ^ width
 
     def run(w: Waves) -> None:
-        if not w.active().all():
-            raise Fault(f"{instruction.name} with lanes that do not execute")
-        a, b = (
-            w.vectors[r, w.chosen].reshape(-1, 64 // width // 2, 2, width) for r in (first, second)
-        )
-        a, b = a.copy(), b.copy()
-        a[:, :, 1], b[:, :, 0] = b[:, :, 0].copy(), a[:, :, 1].copy()
-        for register, value in ((first, a), (second, b)):
-            w.vectors[register, w.chosen] = value.reshape(-1, LANES)
+        w.refuse(~w.active(), f"{instruction.name} with lanes that do not execute")
+        a, b = (w.vectors[r, w.chosen].copy() for r in (first, second))
+        w.vector(first, np.where(odd, b[:, other], a))
+        w.vector(second, np.where(odd, b, a[:, other]))
 
     return run
 

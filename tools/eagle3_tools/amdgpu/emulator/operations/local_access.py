@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
-from eagle3_tools.amdgpu.emulator.waves import Waves
+from eagle3_tools.amdgpu.emulator.operations.global_access import extended
+from eagle3_tools.amdgpu.emulator.operations.lanes import LANE
+from eagle3_tools.amdgpu.emulator.waves import Waves, constant
 from eagle3_tools.aot.amd.decode import Instruction
 
 U32 = np.uint32
@@ -42,29 +44,19 @@ def local_access(i: Instruction) -> Callable[[Waves], None]:
     raise Fault(f"the operation {i.name} of local memory")
 
 
-def _places(w: Waves, i: Instruction, offset: int) -> tuple[Any, Any, Any]:
-    """Return waves, lanes and byte addresses of an access."""
-    waves, lane = np.nonzero(w.active())
-    return waves, lane, w.vectors[i.operands["addr"].index, w.chosen][waves, lane] + U32(offset)
+def _place(w: Waves, i: Instruction, offset: int) -> np.ndarray:
+    """Return the byte addresses of an access."""
+    return w.vectors[i.operands["addr"].index, w.chosen] + constant(offset)
 
 
 def _load(i: Instruction, offsets: list[int], size: int, count: int, extend: int) -> Any:
     target = i.operands["vdst"].index
 
     def run(w: Waves) -> None:
-        read = []
-        for offset in offsets:
-            waves, lane, place = _places(w, i, offset)
-            group, number = w.group[w.chosen][waves], w.number[w.chosen][waves]
-            found = w.lds.load(place, size, count, group, number)
-            if extend in (8, 16):
-                by = U32(32 - extend)
-                found = ((found << by).view(np.int32) >> by.view(np.int32)).view(U32)
-            values = np.zeros((count, *w.active().shape), U32)
-            values[:, waves, lane] = found
-            read += list(values)
+        places = [_place(w, i, offset) for offset in offsets]
+        read = [value for place in places for value in w.load_local(place, size, count)]
         for k, value in enumerate(read):  # After all reads, because the address may be overwritten.
-            w.vector(target + k, value)
+            w.vector(target + k, extended(value, extend))
 
     return run
 
@@ -72,11 +64,9 @@ def _load(i: Instruction, offsets: list[int], size: int, count: int, extend: int
 def _store(i: Instruction, parts: list[tuple[str, int]], size: int, count: int, shift: int) -> Any:
     def run(w: Waves) -> None:
         for name, offset in parts:
-            waves, lane, place = _places(w, i, offset)
             first = i.operands[name].index
-            held = [w.vectors[first + k, w.chosen][waves, lane] >> U32(shift) for k in range(count)]
-            group, number = w.group[w.chosen][waves], w.number[w.chosen][waves]
-            w.lds.store(place, np.stack(held), size, group, number)
+            held = [w.vectors[first + k, w.chosen] >> U32(shift) for k in range(count)]
+            w.store_local(_place(w, i, offset), held, size)
 
     return run
 
@@ -87,17 +77,18 @@ def _transposing_load(i: Instruction, bits: int) -> Callable[[Waves], None]:
     A block has as many rows as a register pair has elements.
     """
     target, offset = i.operands["vdst"].index, i.fields["offset0"] | i.fields["offset1"] << 8
-    kind, elements = (np.uint16, 4) if bits == 16 else (np.uint8, 8)
+    elements = 64 // bits
+    # Lane l gets element 16 e + l of the elements that its row of 16 lanes loaded, for each e.
+    lanes = [(LANE & ~15) + (16 * e + (LANE & 15)) // elements for e in range(elements)]
+    upper, mask = LANE % elements >= elements // 2, U32((1 << bits) - 1)
+    shift = (bits * (LANE % (elements // 2))).astype(U32)
 
     def run(w: Waves) -> None:
-        if not w.active().all():
-            raise Fault(f"{i.name} with lanes that do not execute")
-        waves, _, place = _places(w, i, offset)
-        group, number = w.group[w.chosen][waves], w.number[w.chosen][waves]
-        pairs = np.ascontiguousarray(w.lds.load(place, 4, 2, group, number).T)
-        blocks = pairs.view(kind).reshape(-1, 4, elements, 16)
-        moved = np.ascontiguousarray(blocks.transpose(0, 1, 3, 2)).view(U32).reshape(-1, 64, 2)
+        w.refuse(~w.active(), f"{i.name} with lanes that do not execute")
+        low, high = w.load_local(_place(w, i, offset), 4, 2)
+        words = [np.where(upper, high[:, lane], low[:, lane]) >> shift & mask for lane in lanes]
         for k in (0, 1):
-            w.vector(target + k, moved[..., k])
+            half = words[k * elements // 2 : (k + 1) * elements // 2]
+            w.vector(target + k, sum((x << U32(bits * e) for e, x in enumerate(half)), U32(0)))
 
     return run

@@ -13,7 +13,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations.vector_float import COMPARE
 from eagle3_tools.amdgpu.emulator.operations.vector_integer import INTEGER, amount
-from eagle3_tools.amdgpu.emulator.waves import Waves, scalar_result, source
+from eagle3_tools.amdgpu.emulator.waves import Waves, constant, scalar_result, source
 from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 
 U32, U64, I64 = np.uint32, np.uint64, np.int64
@@ -24,12 +24,12 @@ _reverse, _extract, _extract_signed = (
 
 
 def _wide(value: Any) -> Any:
-    return np.asarray(value).astype(I64)
+    return value.astype(I64)
 
 
 def _extend(bits: int) -> Callable[[Any], Any]:
     left = U32(32 - bits)
-    return lambda a: (np.asarray(a).view(U32) << left).view(np.int32) >> np.int32(32 - bits)
+    return lambda a: (a.view(U32) << left).view(np.int32) >> np.int32(32 - bits)
 
 
 def _field(extract: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -114,7 +114,7 @@ SUMS = {
     name: _sum(name)
     for name in ("s_add_u32", "s_addc_u32", "s_sub_u32", "s_subb_u32", "s_add_i32", "s_sub_i32")
 } | {f"s_lshl{k}_add_u32": _shifted_sum(k) for k in (1, 2, 3, 4)}
-_BRANCHES: dict[str, Callable[[Waves], Any]] = {
+BRANCHES: dict[str, Callable[[Waves], Any]] = {
     "s_cbranch_scc0": lambda w: ~w.scc[w.chosen],
     "s_cbranch_scc1": lambda w: w.scc[w.chosen],
     "s_cbranch_vccz": lambda w: _pair(w, VCC) == 0,
@@ -132,8 +132,8 @@ def scalar(i: Instruction) -> Run | None:
     """Translate a scalar instruction; return None if it is not scalar arithmetic."""
     if i.name == "s_branch":
         return lambda w: i.target
-    if i.name in _BRANCHES:
-        taken = _BRANCHES[i.name]
+    if i.name in BRANCHES:
+        taken = BRANCHES[i.name]
         return lambda w: np.where(taken(w), i.target, i.pc + i.size)
     if i.encoding.startswith("SOPC"):
         return _compare(i, [source(o) for o in i.sources])
@@ -177,7 +177,7 @@ def _with_flag(i: Instruction, reads: Any, write: Any) -> Run | None:
         value = function(*values)
         flag = taken(*values) if i.name in CHOOSING else value != 0
         write(w, value)
-        w.scc[w.chosen] = np.asarray(flag).reshape(-1)
+        w.scc[w.chosen] = flag.reshape(-1)
 
     return run
 
@@ -191,7 +191,7 @@ def _compare(i: Instruction, reads: Any) -> Run:
 
 
 def _set_scc(w: Waves, flag: Any) -> None:
-    w.scc[w.chosen] = np.asarray(flag).reshape(-1)
+    w.scc[w.chosen] = flag.reshape(-1)
 
 
 def _save_exec(i: Instruction, read: Any) -> Run:
@@ -232,15 +232,15 @@ def _with_immediate(i: Instruction) -> Run | None:
     target = i.operands["sdst"]
     old, write, value = source(target), scalar_result(target), signed(bits, 16)
     if i.name == "s_movk_i32":
-        return lambda w: write(w, np.full((1, 1), value, np.int32))
+        return lambda w: write(w, constant(value, np.int32))
     if i.name == "s_mulk_i32":
         return lambda w: write(w, old(w) * np.int32(value))
     if i.name == "s_addk_i32":
-        constant = np.full((1, 1), value, np.int32)
-        return _adding(_sum("s_add_i32"), [old, lambda w: constant], write)
+        return _adding(_sum("s_add_i32"), [old, lambda w: constant(value, np.int32)], write)
     if found := re.fullmatch(r"s_cmpk_(\w+)_([iu])32", i.name):
-        test, constant = COMPARE[found[1]], np.int32(value) if found[2] == "i" else U32(bits)
-        return lambda w: _set_scc(w, test(old(w), constant))
+        kind, number = (np.int32, value) if found[2] == "i" else (U32, bits)
+        test, given = COMPARE[found[1]], constant(number, kind)
+        return lambda w: _set_scc(w, test(old(w), given))
     return None
 
 

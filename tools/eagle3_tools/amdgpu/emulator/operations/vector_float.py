@@ -9,22 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_tools.amdgpu.emulator.numbers import primitive
+
 F32, F64, U32 = np.float32, np.float64, np.uint32
 _LEAST_NORMAL = 2.0**-126
 _HALFWAY, _BELOW = np.uint64(0x1000_0000), np.uint64(0x1FFF_FFFF)
 
 
+@primitive
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Compute a * b + c, rounded once.
 
     The product is exact in float64. If the sum is inexact and may lie halfway between two float32,
     its last bit is made odd, so that the second rounding goes the right way.
     """
-    product, addend = np.multiply(a, b, dtype=F64), np.asarray(c, F64)
+    product, addend = np.multiply(a, b, dtype=F64), c.astype(F64)
     total = product + addend
     # A denormal result loses more bits, so any sum may lie halfway.
     halfway = (total.view(np.uint64) & _BELOW) == _HALFWAY
-    halfway |= np.abs(total) < _LEAST_NORMAL
+    halfway = halfway | (np.abs(total) < _LEAST_NORMAL)
     if halfway.any():
         back = total - product
         lost = (product - (total - back)) + (addend - back)
@@ -37,7 +40,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 def exponent(x: Any) -> Any:
     """Return the biased exponent of float32 in int64."""
-    return (np.ascontiguousarray(x).view(U32) >> U32(23) & U32(255)).astype(np.int64)
+    return (x.view(U32) >> U32(23) & U32(255)).astype(np.int64)
 
 
 def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -46,7 +49,7 @@ def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _signals(x: Any) -> Any:
     """Mark signalling NaNs."""
-    return np.isnan(x) & (np.ascontiguousarray(x).view(U32) >> U32(22) & U32(1) == 0)
+    return np.isnan(x) & (x.view(U32) >> U32(22) & U32(1) == 0)
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -85,7 +88,7 @@ def _propagating(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any
 
 def _class(x: Any, mask: Any) -> Any:
     """Test x for the classes in the mask: bits 0 to 9 are signalling NaN to +infinity."""
-    bits, negative = np.ascontiguousarray(x).view(U32), np.signbit(x)
+    bits, negative = x.view(U32), np.signbit(x)
     quiet = bits >> U32(22) & U32(1) == 1
     zero, denormal = x == 0, (exponent(x) == 0) & (x != 0)
     normal = np.isfinite(x) & ~zero & ~denormal

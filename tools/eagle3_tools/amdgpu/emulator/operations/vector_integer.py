@@ -14,11 +14,11 @@ U32, U64, I64 = np.uint32, np.uint64, np.int64
 
 def amount(value: Any, most: int = 31) -> Any:
     """Return a shift amount: hardware uses the low bits only."""
-    return np.asarray(value).view(U32) & U32(most)
+    return value.view(U32) & U32(most)
 
 
 def _wide(value: Any) -> Any:
-    return np.asarray(value).astype(U64)
+    return value.astype(U64)
 
 
 def _low24(value: Any) -> Any:
@@ -26,7 +26,7 @@ def _low24(value: Any) -> Any:
 
 
 def _signed24(value: Any) -> Any:
-    return (np.asarray(value).view(U32) << U32(8)).view(np.int32) >> np.int32(8)
+    return (value.view(U32) << U32(8)).view(np.int32) >> np.int32(8)
 
 
 def _high_product(a: Any, b: Any) -> Any:
@@ -42,7 +42,7 @@ def _extract(value: Any, first: Any, width: Any) -> Any:
 def _extract_signed(value: Any, first: Any, width: Any) -> Any:
     """Return the same field sign-extended; beyond the source it has copies of the sign."""
     mask = (I64(1) << amount(width).astype(I64)) - 1
-    bits = (np.asarray(value).view(np.int32).astype(I64) >> amount(first).astype(I64)) & mask
+    bits = (value.view(np.int32).astype(I64) >> amount(first).astype(I64)) & mask
     sign = np.where(amount(width) > 0, I64(1) << np.maximum(amount(width).astype(I64) - 1, 0), 0)
     return ((bits ^ sign) - sign).astype(np.int32)
 

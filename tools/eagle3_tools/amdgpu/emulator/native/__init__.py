@@ -1,0 +1,1 @@
+"""Kernels as C: the operations' own definitions, traced once for an instruction."""

@@ -1,0 +1,186 @@
+"""Compile the C form of kernels, and run their workgroups one after another.
+
+Compiled kernels are kept in the system's folder for temporary files.
+"""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from eagle3_tools.amdgpu.emulator.machine import Machine
+from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.layout import Layout
+from eagle3_tools.amdgpu.emulator.native.source import c_source
+from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
+from eagle3_tools.aot.amd.machine_code import Kernel
+
+_FLAGS = (
+    *("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-w", "-Wl,-z,defs", "-fwrapv"),
+    *("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+)
+_PACKAGE = Path(__file__).parents[1]
+
+
+class _Region(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("start", "end", "loads_end")]
+
+
+class _Launch(ctypes.Structure):
+    """`struct launch` of runtime.c."""
+
+    _fields_ = [
+        *(("memory", ctypes.c_void_p), ("base", ctypes.c_uint64)),
+        *(("regions", ctypes.c_void_p), ("region_count", ctypes.c_uint64)),
+        *(("writers", ctypes.c_void_p), ("number", ctypes.c_int32), ("group", ctypes.c_int32)),
+        *(("allow_unwritten", ctypes.c_uint32), ("granule", ctypes.c_uint32)),
+        *(("loads_beyond", ctypes.c_uint64), ("loads_unwritten", ctypes.c_uint64)),
+        *(("lds_bytes", ctypes.c_uint64), ("start", ctypes.c_int64)),
+        ("counts", ctypes.c_void_p),
+        *(("fault", ctypes.c_char_p), ("address", ctypes.c_uint64), ("size", ctypes.c_uint64)),
+        *(("pc", ctypes.c_uint64), ("last", ctypes.c_void_p)),
+        *(("lds_readers", ctypes.c_void_p), ("lds_writers", ctypes.c_void_p)),
+        *(("epoch", ctypes.c_int32), ("other", ctypes.c_int32)),
+    ]
+
+
+class NativeMachine:
+    """Executes one kernel like `Machine`, from C; raises Fault if an instruction has no C form."""
+
+    def __init__(self, kernel: Kernel, entries: Sequence[int] = ()):
+        self._kernel = kernel
+        self._layout = Layout.of(kernel, entries)
+        self._library = ctypes.CDLL(str(_compiled(kernel, self._layout)))
+        self._executed = np.zeros(len(self._layout.blocks), np.uint64)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Executed wave instructions, by name."""
+        total: Counter[str] = Counter()
+        for block, times in zip(self._layout.blocks, self._executed.tolist(), strict=True):
+            for name in block if times else ():
+                total[name] += times
+        return total
+
+    def run(self, w: Waves, groups: Sequence[tuple[int, int, int]], grid: Sequence[int]) -> None:
+        """Run workgroups, each of which starts with the registers of `w`, the waves of one.
+
+        Raises Fault with the instruction if one does something invalid.
+        """
+        kernel = self._kernel
+        axes = [axis for axis in range(3) if kernel.group_ids[axis]]
+        places = np.array(groups, np.uint32).reshape(-1, 3)
+        ids = np.ascontiguousarray(places[:, axes])
+        identity = places @ np.array([1, grid[0], grid[0] * grid[1]])
+        self._launch(w, ids, identity.astype(np.int32))
+
+    def run_once(self, w: Waves, start: int = 0) -> None:
+        """Run one workgroup from an entry's number, and leave its registers at the end in `w`."""
+        self._launch(w, None, np.zeros(1, np.int32), start)
+
+    def _launch(
+        self, w: Waves, ids: np.ndarray | None, identity: np.ndarray, start: int = 0
+    ) -> None:
+        raw, registers = w.memory.raw(), self._layout.registers
+        vectors = np.ascontiguousarray(w.vectors[:registers].transpose(1, 0, 2))
+        scalars = np.ascontiguousarray(w.scalars.T)
+        flags = np.ascontiguousarray(
+            np.stack([w.scc, np.full(w.count, w.saturates)], 1).astype(np.uint32)
+        )
+        bounds = np.ascontiguousarray(raw.bounds, np.uint64)
+        state = _Launch(
+            memory=raw.bytes.ctypes.data,
+            base=raw.base,
+            regions=bounds.ctypes.data,
+            region_count=len(bounds),
+            writers=None if raw.writers is None else raw.writers.ctypes.data,
+            number=raw.launch,
+            allow_unwritten=raw.allow_unwritten,
+            granule=w.lds.granule,
+            lds_bytes=w.lds.limit,
+            counts=self._executed.ctypes.data,
+            start=start,
+        )
+        failed = self._library.launch(
+            *(ctypes.byref(state), *map(_pointer, (vectors, scalars, flags))),
+            *map(ctypes.c_uint64, (w.count, registers)),
+            ids if ids is None else _pointer(ids),
+            ctypes.c_uint64(self._kernel.user_registers),
+            ctypes.c_uint64(0 if ids is None else ids.shape[1]),
+            *(_pointer(identity), ctypes.c_uint64(len(identity)), ctypes.c_uint32(w.poison)),
+        )
+        w.memory.loads_beyond += state.loads_beyond
+        w.memory.loads_unwritten += state.loads_unwritten
+        if failed:
+            raise self._fault(w, state)
+        if ids is None:
+            w.vectors[:registers] = vectors.transpose(1, 0, 2)
+            w.scalars[:] = scalars.T
+            w.scc[:], w.saturates = flags[:, 0], bool(flags[:, 1].any())
+            w.reload_exec()
+
+    def _fault(self, w: Waves, state: _Launch) -> Fault:
+        text = state.fault.decode().format(
+            address=state.address,
+            size=state.size,
+            limit=w.lds.limit,
+            other="several" if state.other == LANES - 1 else state.other,
+            buffer=w.memory.describe(state.address) if "{buffer}" in state.fault.decode() else "",
+        )
+        name = self._kernel.code[state.pc].name
+        return Fault(f"{self._kernel.name}, {name} at {state.pc:#x}: {text}")
+
+
+def machine_of(kernel: Kernel) -> Machine | NativeMachine:
+    """Return the machine that runs the kernel from C, else print why not and use NumPy."""
+    try:
+        return NativeMachine(kernel)
+    except Fault as fault:
+        print(f"{kernel.name} is emulated by NumPy: {fault}")
+        return Machine(kernel)
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _compiled(kernel: Kernel, layout: Layout) -> Path:
+    """Return the shared object of a kernel, compiled unless one is kept."""
+    instructions = repr([(i, i.operands, i.fields) for i in layout.reached.values()])
+    key = hashlib.sha256(f"{_version()} {kernel.arch} {layout.entries} {instructions}".encode())
+    folder = Path(tempfile.gettempdir()) / f"eagle3-amdgpu-{os.getuid()}"
+    target = folder / f"{key.hexdigest()[:32]}.so"
+    if not target.exists():
+        folder.mkdir(exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            text, result = Path(made) / "kernel.c", Path(made) / "kernel.so"
+            text.write_text(c_source(layout, kernel.arch))
+            _run("gcc", *_FLAGS, str(text), "-o", str(result), "-lm")
+            result.rename(target)
+    return target
+
+
+@cache
+def _version() -> str:
+    """Identify the compiler, this CPU's instructions and the text of the emulator."""
+    native = _run("gcc", "-march=native", "-Q", "--help=target")
+    files = sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.c")])
+    text = "".join(file.read_text() for file in files)
+    return _run("gcc", "--version") + native + text
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise RuntimeError(f"{command[0]} is needed to emulate kernels: install gcc") from error
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+    return done.stdout

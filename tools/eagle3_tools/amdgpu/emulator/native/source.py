@@ -1,0 +1,87 @@
+"""Write the C form of a kernel: a function for each form of instruction, and one that calls them.
+
+Instructions that differ in registers and constants only share a function, so that gcc compiles
+each form once, however long the kernel is.
+"""
+
+from pathlib import Path
+from typing import Any
+
+
+from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.layout import Layout
+from eagle3_tools.amdgpu.emulator.native.matrix import trace_matrix
+from eagle3_tools.amdgpu.emulator.native.registers import TracedWaves
+from eagle3_tools.amdgpu.emulator.native.traced import Trace, Traced
+from eagle3_tools.amdgpu.emulator.operations import NO_EFFECT, translate
+from eagle3_tools.amdgpu.emulator.operations.matrix import is_matrix
+from eagle3_tools.amdgpu.emulator.operations.scalar import BRANCHES
+from eagle3_tools.amdgpu.emulator.waits import following
+from eagle3_tools.aot.amd.decode import Instruction
+
+RUNTIME = Path(__file__).with_name("runtime.c").read_text()
+
+
+def c_source(layout: Layout, arch: str) -> str:
+    """Translate a kernel; raise Fault with the instruction that has no C form."""
+    barriers = (i.pc + i.size for i in layout.reached.values() if i.name == "s_barrier")
+    resumes = [*layout.entries, *barriers]
+    functions: dict[tuple[str, str], str] = {}
+    lines = []
+    for pc, i in layout.reached.items():
+        if pc in layout.leaders:
+            lines.append(f"L{pc}: w->launch->counts[{layout.leaders.index(pc)}]++;")
+        lines += _lines(i, arch, functions, resumes)
+        after = i.pc + i.size
+        if after not in layout.reached and after in following(i):
+            lines.append(f'fail(w, "runs on to {after:#x}, where it has no instruction", 0, 0);')
+    cases = " ".join(f"case {k}: goto L{pc};" for k, pc in enumerate(resumes))
+    defined = [
+        f"static __attribute__((noinline)) {head.replace('NAME', name)} {{\n{body}\n}}"
+        for (head, body), name in functions.items()
+    ]
+    main = [
+        "static int64_t run(struct wave *w) {",
+        "uint32_t *const s = w->s, *const v = w->v;",
+        f"switch (w->next) {{ {cases} }}",
+        *lines,
+        "return -1;",
+        "}",
+    ]
+    return "\n".join([RUNTIME, *defined, *main])
+
+
+def _lines(
+    i: Instruction, arch: str, functions: dict[tuple[str, str], str], resumes: list[int]
+) -> list[str]:
+    if i.name == "s_endpgm":
+        return ["return -1;"]
+    if i.name == "s_barrier":
+        return [f"return {resumes.index(i.pc + i.size)};"]
+    if i.name == "s_branch":
+        return [f"goto L{i.target};"]
+    if i.name in NO_EFFECT:
+        return []
+    trace = Trace()
+    waves: Any = TracedWaves(trace, arch)
+    try:
+        if i.name in BRANCHES:
+            taken: Traced = BRANCHES[i.name](waves)
+            trace.statement(f"return {taken.name};")
+            call = _call(trace, functions, "int")
+            return [f"if ({call}) goto L{i.target};"]
+        if is_matrix(i):
+            trace_matrix(i, trace, waves)
+        else:
+            translate(i)(waves)
+    except Fault as fault:
+        raise Fault(f"{i.name} ({i.encoding}) has no C form: {fault}") from fault
+    at = [f"w->pc = {i.pc};"] if waves.may_fault else []
+    return [*at, _call(trace, functions, "void") + ";"]
+
+
+def _call(trace: Trace, functions: dict[tuple[str, str], str], gives: str) -> str:
+    takes = ["struct wave *w", *(f"{kind} p{k}" for k, (kind, _) in enumerate(trace.parameters))]
+    key = f"{gives} NAME({', '.join(takes)})", trace.body()
+    name = functions.setdefault(key, f"f{len(functions)}")
+    return f"{name}({', '.join(['w', *(argument for _, argument in trace.parameters)])})"
