@@ -1,33 +1,17 @@
-"""Compile the C form of kernels, and run their workgroups one after another.
-
-Compiled kernels are kept in the system's folder for temporary files.
-"""
+"""Run a kernel's workgroups one after another, from its C form."""
 
 import ctypes
-import hashlib
-import os
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.compiled import compiled
 from eagle3_tools.amdgpu.emulator.native.layout import Layout
-from eagle3_tools.amdgpu.emulator.native.source import c_source
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
-
-_FLAGS = (
-    *("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-w", "-Wl,-z,defs", "-fwrapv"),
-    *("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-)
-_PACKAGE = Path(__file__).parents[1]
-
 
 class _Region(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("start", "end", "loads_end")]
@@ -46,6 +30,7 @@ class _Launch(ctypes.Structure):
         ("counts", ctypes.c_void_p),
         *(("fault", ctypes.c_char_p), ("address", ctypes.c_uint64), ("size", ctypes.c_uint64)),
         *(("pc", ctypes.c_uint64), ("last", ctypes.c_void_p)),
+        ("escape", ctypes.c_void_p),
         *(("lds_readers", ctypes.c_void_p), ("lds_writers", ctypes.c_void_p)),
         *(("epoch", ctypes.c_int32), ("other", ctypes.c_int32)),
     ]
@@ -57,7 +42,7 @@ class NativeMachine:
     def __init__(self, kernel: Kernel, entries: Sequence[int] = ()):
         self._kernel = kernel
         self._layout = Layout.of(kernel, entries)
-        self._library = ctypes.CDLL(str(_compiled(kernel, self._layout)))
+        self._library = ctypes.CDLL(str(compiled(self._layout, kernel.arch)))
         self._executed = np.zeros(len(self._layout.blocks), np.uint64)
 
     @property
@@ -149,38 +134,3 @@ def machine_of(kernel: Kernel) -> Machine | NativeMachine:
 
 def _pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
-
-
-def _compiled(kernel: Kernel, layout: Layout) -> Path:
-    """Return the shared object of a kernel, compiled unless one is kept."""
-    instructions = repr([(i, i.operands, i.fields) for i in layout.reached.values()])
-    key = hashlib.sha256(f"{_version()} {kernel.arch} {layout.entries} {instructions}".encode())
-    folder = Path(tempfile.gettempdir()) / f"eagle3-amdgpu-{os.getuid()}"
-    target = folder / f"{key.hexdigest()[:32]}.so"
-    if not target.exists():
-        folder.mkdir(exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            text, result = Path(made) / "kernel.c", Path(made) / "kernel.so"
-            text.write_text(c_source(layout, kernel.arch))
-            _run("gcc", *_FLAGS, str(text), "-o", str(result), "-lm")
-            result.rename(target)
-    return target
-
-
-@cache
-def _version() -> str:
-    """Identify the compiler, this CPU's instructions and the text of the emulator."""
-    native = _run("gcc", "-march=native", "-Q", "--help=target")
-    files = sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.c")])
-    text = "".join(file.read_text() for file in files)
-    return _run("gcc", "--version") + native + text
-
-
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise RuntimeError(f"{command[0]} is needed to emulate kernels: install gcc") from error
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
-    return done.stdout

@@ -4,6 +4,9 @@ Instructions that differ in registers and constants only share a function, so th
 each form once, however long the kernel is.
 """
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,22 @@ from eagle3_tools.amdgpu.emulator.operations.scalar import BRANCHES
 from eagle3_tools.amdgpu.emulator.waits import following
 from eagle3_tools.aot.amd.decode import Instruction
 
-RUNTIME = Path(__file__).with_name("runtime.c").read_text()
+RUNTIME, LAUNCH = (Path(__file__).with_name(n).read_text() for n in ("runtime.h", "launch.c"))
 
 
-def c_source(layout: Layout, arch: str) -> str:
+@dataclass(frozen=True)
+class Source:
+    """C text of a kernel, and of the functions that it calls by their names."""
+
+    text: str
+    functions: Mapping[str, str]
+
+
+def c_source(layout: Layout, arch: str) -> Source:
     """Translate a kernel; raise Fault with the instruction that has no C form."""
     barriers = (i.pc + i.size for i in layout.reached.values() if i.name == "s_barrier")
     resumes = [*layout.entries, *barriers]
-    functions: dict[tuple[str, str], str] = {}
+    functions: dict[str, str] = {}
     lines = []
     for pc, i in layout.reached.items():
         if pc in layout.leaders:
@@ -36,11 +47,8 @@ def c_source(layout: Layout, arch: str) -> str:
         if after not in layout.reached and after in following(i):
             lines.append(f'fail(w, "runs on to {after:#x}, where it has no instruction", 0, 0);')
     cases = " ".join(f"case {k}: goto L{pc};" for k, pc in enumerate(resumes))
-    defined = [
-        f"static __attribute__((noinline)) {head.replace('NAME', name)} {{\n{body}\n}}"
-        for (head, body), name in functions.items()
-    ]
     main = [
+        *(text.partition(" {")[0] + ";" for text in functions.values()),
         "static int64_t run(struct wave *w) {",
         "uint32_t *const s = w->s, *const v = w->v;",
         f"switch (w->next) {{ {cases} }}",
@@ -48,11 +56,11 @@ def c_source(layout: Layout, arch: str) -> str:
         "return -1;",
         "}",
     ]
-    return "\n".join([RUNTIME, *defined, *main])
+    return Source("\n".join([RUNTIME, *main, LAUNCH]), functions)
 
 
 def _lines(
-    i: Instruction, arch: str, functions: dict[tuple[str, str], str], resumes: list[int]
+    i: Instruction, arch: str, functions: dict[str, str], resumes: list[int]
 ) -> list[str]:
     if i.name == "s_endpgm":
         return ["return -1;"]
@@ -80,8 +88,10 @@ def _lines(
     return [*at, _call(trace, functions, "void") + ";"]
 
 
-def _call(trace: Trace, functions: dict[tuple[str, str], str], gives: str) -> str:
+def _call(trace: Trace, functions: dict[str, str], gives: str) -> str:
+    """Return a call of the traced function, which has a name made of its text."""
     takes = ["struct wave *w", *(f"{kind} p{k}" for k, (kind, _) in enumerate(trace.parameters))]
-    key = f"{gives} NAME({', '.join(takes)})", trace.body()
-    name = functions.setdefault(key, f"f{len(functions)}")
+    head, body = f"({', '.join(takes)})", trace.body()
+    name = f"f_{hashlib.sha256(f'{gives} {head} {body}'.encode()).hexdigest()[:24]}"
+    functions[name] = f"{gives} {name}{head} {{\n{body}\n}}"
     return f"{name}({', '.join(['w', *(argument for _, argument in trace.parameters)])})"

@@ -1,5 +1,5 @@
-/* What the C form of every kernel needs: waves, memory with its checks, numbers, and the loop over
-   workgroups. The checks are those of memory.py and local_memory.py. */
+/* What the C form of every instruction needs: waves, numbers, and memory with the checks of memory.py
+   and local_memory.py. */
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -33,6 +33,7 @@ struct launch {
   const char *fault;
   uint64_t address, size, pc;
   const struct region *last;
+  jmp_buf *escape;
   int32_t *lds_readers, *lds_writers, epoch, other;
 };
 
@@ -45,12 +46,10 @@ struct wave {
   struct launch *launch;
 };
 
-static __thread jmp_buf escape;
-
 static __attribute__((noreturn, noinline, cold)) void fail(struct wave *w, const char *what, uint64_t address, uint64_t size) {
   struct launch *g = w->launch;
   g->fault = what, g->address = address, g->size = size, g->pc = w->pc;
-  longjmp(escape, 1);
+  longjmp(*g->escape, 1);
 }
 
 #define AS(to, from, T, F) \
@@ -214,13 +213,14 @@ static inline void place_local(struct wave *w, uint32_t place, uint64_t size) {
   if (place + size > w->launch->lds_bytes) fail(w, "LDS access at byte {address} of {limit}", place, 0);
 }
 
-static inline void check_local(struct wave *w, uint32_t place, uint64_t size, int writes) {
+/* Several waves may store the same value at one place: compilers let them compute it together. */
+static inline void check_local(struct wave *w, uint32_t place, uint64_t size, int writes, int changes) {
   struct launch *g = w->launch;
   int32_t me = g->epoch * 64 + w->number;
   uint64_t begin = place / g->granule, count = size / g->granule;
   for (uint64_t k = begin; k < begin + (count ? count : 1); k++) {
     int32_t writer = g->lds_writers[k], reader = g->lds_readers[k];
-    if (conflicts(writer, me)) {
+    if (conflicts(writer, me) && changes) {
       g->other = writer & 63;
       fail(w, writes ? CONFLICT("overwrites what another wave wrote") : CONFLICT("reads what another wave wrote"), place, w->number);
     }
@@ -240,7 +240,7 @@ static inline void load_local(struct wave *w, const uint32_t *place, const uint3
     uint32_t values[4] = {0};
     if (lanes[l]) {
       place_local(w, place[l], size * count);
-      if (w->launch->lds_writers) check_local(w, place[l], size * count, 0);
+      if (w->launch->lds_writers) check_local(w, place[l], size * count, 0, 1);
       if (size == 4) memcpy(values, w->lds + place[l], 4 * count); else memcpy(values, w->lds + place[l], size);
     }
     for (int k = 0; k < count; k++) out[LANES * k + l] = values[k];
@@ -251,53 +251,9 @@ static inline void store_local(struct wave *w, const uint32_t *place, const uint
   for (int l = 0; l < LANES; l++) {
     if (!lanes[l]) continue;
     place_local(w, place[l], size * count);
-    if (w->launch->lds_writers) check_local(w, place[l], size * count, 1);
+    int changes = 0;
+    for (int k = 0; k < count; k++) changes |= memcmp(w->lds + place[l] + size * k, values + LANES * k + l, size);
+    if (w->launch->lds_writers) check_local(w, place[l], size * count, 1, changes);
     for (int k = 0; k < count; k++) memcpy(w->lds + place[l] + size * k, values + LANES * k + l, size);
   }
-}
-
-static int64_t run(struct wave *w); /* until a barrier (the place to go on at) or the end (-1) */
-
-/* Run workgroups one after another. `vectors` [waves, registers, 64] and `scalars` [waves, 128] are
-   what the waves of each have at the start; scalar registers from `first_id` on get `ids` [groups,
-   id_count]. The registers of the last workgroup at its end replace what is at the start if `ids`
-   is NULL. Return 0, or 1 with a fault. */
-int launch(struct launch *g, uint32_t *vectors, uint32_t *scalars, uint32_t *flags, uint64_t waves, uint64_t registers, const uint32_t *ids,
-           uint64_t first_id, uint64_t id_count, const int32_t *identity, uint64_t groups, uint32_t poison) {
-  uint64_t lds_size = (g->lds_bytes + 19) / 16 * 16, units = lds_size / g->granule;
-  uint64_t v_size = registers * LANES * waves * 4, s_size = 128 * waves * 4;
-  struct wave *all = calloc(waves, sizeof *all);
-  uint32_t *v = aligned_alloc(64, (v_size + 63) / 64 * 64), *s = malloc(s_size), *lds = malloc(lds_size);
-  g->last = g->regions, g->epoch = 0;
-  if (g->writers) g->lds_readers = calloc(2 * units, 4), g->lds_writers = g->lds_readers + units;
-  int failed = setjmp(escape);
-  for (uint64_t group = 0; !failed && group < groups; group++) {
-    memcpy(v, vectors, v_size);
-    memcpy(s, scalars, s_size);
-    for (uint64_t k = 0; k < lds_size / 4; k++) lds[k] = poison;
-    g->group = identity[group];
-    g->epoch++;
-    for (uint64_t k = 0; k < waves; k++) {
-      struct wave *w = all + k;
-      w->v = v + registers * LANES * k, w->s = s + 128 * k, w->lds = (uint8_t *)lds, w->launch = g;
-      w->number = k, w->next = g->start, w->scc = flags[2 * k], w->saturates = flags[2 * k + 1];
-      for (uint64_t id = 0; id < id_count; id++) w->s[first_id + id] = ids[group * id_count + id];
-      expand(w->s[126], w->s[127], w->active);
-    }
-    for (int running = 1; running; g->epoch++) {
-      running = 0;
-      for (uint64_t k = 0; k < waves; k++) {
-        if (all[k].next >= 0) all[k].next = run(all + k);
-        running |= all[k].next >= 0;
-      }
-    }
-  }
-  if (!ids) {
-    memcpy(vectors, v, v_size);
-    memcpy(scalars, s, s_size);
-    for (uint64_t k = 0; k < waves; k++) flags[2 * k] = all[k].scc, flags[2 * k + 1] = all[k].saturates;
-  }
-  free(all), free(v), free(s), free(lds);
-  if (g->writers) free(g->lds_readers);
-  return failed;
 }

@@ -1,0 +1,87 @@
+"""Compile the C form of kernels, and keep it in the system's folder for temporary files.
+
+The functions of instructions are in libraries that all kernels share, so that a new kernel needs
+few new ones; its own library calls them.
+"""
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from eagle3_tools.amdgpu.emulator.native.layout import Layout
+from eagle3_tools.amdgpu.emulator.native.source import RUNTIME, c_source
+
+_FLAGS = (
+    *("-march=native", "-std=gnu11", "-shared", "-fPIC", "-w", "-fwrapv", "-Wl,-z,defs"),
+    *("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+)
+_FAST = "-O3", "--param", "max-completely-peel-times=1"
+_PACKAGE = Path(__file__).parents[1]
+
+
+def compiled(layout: Layout, arch: str) -> Path:
+    """Return the library of a kernel, compiled unless it is kept.
+
+    Raises Fault if an instruction has no C form, RuntimeError without gcc.
+    """
+    instructions = repr([(i, i.operands, i.fields) for i in layout.reached.values()])
+    target = _folder() / f"{_digest(f'{arch} {layout.entries} {instructions}')}.so"
+    if not target.exists():
+        source = c_source(layout, arch)
+        needed = sorted(set(_functions(source.functions).values()))
+        linked = f"-Wl,-rpath,{target.parent}", *map(str, needed)
+        _compile(source.text, target, "-O1", *linked)
+    return target
+
+
+def _functions(texts: Mapping[str, str]) -> dict[str, Path]:
+    """Return the library of each function; compile one of those that none has."""
+    there = {name: path for path in _folder().glob("*.names") for name in path.read_text().split()}
+    missing = sorted(texts.keys() - there.keys())
+    if missing:
+        names = _folder() / f"{_digest(' '.join(missing))}.names"
+        text = "\n".join([RUNTIME, *(texts[name] for name in missing)])
+        _compile(text, names.with_suffix(".so"), *_FAST)
+        kept = names.with_suffix(f".{os.getpid()}")
+        kept.write_text(" ".join(missing))
+        kept.rename(names)
+        there |= dict.fromkeys(missing, names)
+    return {name: there[name].with_suffix(".so") for name in texts}
+
+
+def _compile(text: str, target: Path, *flags: str) -> None:
+    """Compile to `target`, which appears atomically."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as made:
+        source, result = Path(made) / "text.c", Path(made) / "library.so"
+        source.write_text(text)
+        _run("gcc", *_FLAGS, str(source), *flags, "-o", str(result), "-lm")
+        result.rename(target)
+
+
+@cache
+def _folder() -> Path:
+    """Return the folder for this compiler, this CPU and this text of the emulator."""
+    files = sorted(path for kind in ("py", "c", "h") for path in _PACKAGE.rglob(f"*.{kind}"))
+    native = _run("gcc", "-march=native", "-Q", "--help=target")
+    version = _run("gcc", "--version") + native + "".join(file.read_text() for file in files)
+    folder = Path(tempfile.gettempdir()) / f"eagle3-amdgpu-{os.getuid()}" / _digest(version)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise RuntimeError(f"{command[0]} is needed to emulate kernels: install gcc") from error
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+    return done.stdout
