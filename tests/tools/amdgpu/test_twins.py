@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("tinygrad")
 from eagle3_tools.amdgpu.cases import EmulatedCase, emulated_cases
 from eagle3_tools.amdgpu.check import POISON, kernels_of, source_of
+from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.machine import machine_of
 from eagle3_tools.amdgpu.emulator.waits import missing_waits
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, compile_source
 from eagle3_tools.amdgpu.program.run import run_program
@@ -24,7 +26,9 @@ Change = Callable[[Instruction], Instruction]
 
 
 class Subject:
-    """A compiled case with its arguments and expected results."""
+    """A compiled case with its arguments and expected results; `machine` runs its kernels."""
+
+    machine: Any = Machine
 
     def __init__(self, name: str, arch: str = "gfx950"):
         self.case: EmulatedCase = next(c for c in emulated_cases() if c.name == name)
@@ -35,7 +39,7 @@ class Subject:
 
     def error(self, change: Change = lambda i: i, **fields: Any) -> float:
         """Run with changed instructions, or with a kernel's fields replaced; return the error."""
-        launcher = SpoiledLauncher(change, fields)
+        launcher = SpoiledLauncher(change, fields, Subject.machine)
         run = run_program(self.program, self.given, poison=POISON[0], launcher=launcher)
         return self.case.compare(run.results, self.expected)
 
@@ -50,8 +54,8 @@ class Subject:
 class SpoiledLauncher(EmulatedLauncher):
     """Runs kernels whose instructions are changed."""
 
-    def __init__(self, change: Change, fields: dict[str, Any]) -> None:
-        super().__init__(POISON[0])
+    def __init__(self, change: Change, fields: dict[str, Any], machine: Any) -> None:
+        super().__init__(POISON[0], machine)
         self._change, self._fields = change, fields
 
     def read(self, name: str, code: bytes) -> Kernel:
@@ -59,6 +63,11 @@ class SpoiledLauncher(EmulatedLauncher):
         kernel = super().read(name, code)
         spoiled = {pc: self._change(i) for pc, i in kernel.code.items()}
         return replace(kernel, code=spoiled, **self._fields)
+
+
+@pytest.fixture(autouse=True, params=[Machine, machine_of], ids=["NumPy", "C"])
+def both_machines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Subject, "machine", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +109,9 @@ def test_another_layout_of_results_is_seen(
 ) -> None:
     from eagle3_tools.amdgpu.emulator.operations import matrix
 
-    places = matrix._result_places
-    monkeypatch.setattr(matrix, "_result_places", lambda rows: places(rows)[::-1])
+    monkeypatch.setattr(Subject, "machine", Machine)  # The C form may be kept from before.
+    places = matrix.result_places
+    monkeypatch.setattr(matrix, "result_places", lambda rows: places(rows)[::-1])
     assert product.finds(lambda i: i)
 
 

@@ -154,9 +154,7 @@ class GlobalMemory:
         """Return what the C form of a kernel reads and writes."""
         blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
         bounds = BASE + np.stack([self._starts, self._ends, blocks], 1)
-        return RawMemory(
-            self.bytes, BASE, bounds, self.writers, self._launch, self.allow_unwritten
-        )
+        return RawMemory(self.bytes, BASE, bounds, self.writers, self._launch, self.allow_unwritten)
 
     def describe(self, address: int) -> str:
         """Name the buffer and the byte in it."""

@@ -49,7 +49,7 @@ class Waves:
         self.scc = np.zeros(count, bool)
         self.exec = np.ones((count, LANES), bool)
         self.pc = np.zeros(count, np.int64)
-        self.saturates, self.poison = False, poison
+        self.saturates = False
         self.chosen: Any = slice(None)
         self.count = count
         self.set_exec(self.exec)

@@ -1,13 +1,13 @@
 /* Run the workgroups of a kernel, which is the function `run`. */
 static int64_t run(struct wave *w); /* until a barrier (the place to go on at) or the end (-1) */
 
-/* Run workgroups one after another. `vectors` [waves, registers, 64] and `scalars` [waves, 128] are
-   what the waves of each have at the start; scalar registers from `first_id` on get `ids` [groups,
-   id_count]. The registers of the last workgroup at its end replace what is at the start if `ids`
-   is NULL. Return 0, or 1 with a fault. */
+/* Run workgroups one after another. `vectors` [waves, registers, 64], `scalars` [waves, 128],
+   `flags` [waves, 2] and `local` are what the waves and the local memory of each have at the start;
+   scalar registers from `first_id` on get `ids` [groups, id_count]. If `ids` is NULL, what the last
+   workgroup has at its end replaces what is at the start. Return 0, or 1 with a fault. */
 int launch(struct launch *g, uint32_t *vectors, uint32_t *scalars, uint32_t *flags, uint64_t waves, uint64_t registers, const uint32_t *ids,
-           uint64_t first_id, uint64_t id_count, const int32_t *identity, uint64_t groups, uint32_t poison) {
-  uint64_t lds_size = (g->lds_bytes + 19) / 16 * 16, units = lds_size / g->granule;
+           uint64_t first_id, uint64_t id_count, const int32_t *identity, uint64_t groups, uint8_t *local, uint64_t lds_size) {
+  uint64_t units = lds_size / g->granule;
   uint64_t v_size = registers * LANES * waves * 4, s_size = 128 * waves * 4;
   struct wave *all = calloc(waves, sizeof *all);
   uint32_t *v = aligned_alloc(64, (v_size + 63) / 64 * 64), *s = malloc(s_size), *lds = malloc(lds_size);
@@ -19,7 +19,7 @@ int launch(struct launch *g, uint32_t *vectors, uint32_t *scalars, uint32_t *fla
   for (uint64_t group = 0; !failed && group < groups; group++) {
     memcpy(v, vectors, v_size);
     memcpy(s, scalars, s_size);
-    for (uint64_t k = 0; k < lds_size / 4; k++) lds[k] = poison;
+    memcpy(lds, local, lds_size);
     g->group = identity[group];
     g->epoch++;
     for (uint64_t k = 0; k < waves; k++) {
@@ -40,6 +40,7 @@ int launch(struct launch *g, uint32_t *vectors, uint32_t *scalars, uint32_t *fla
   if (!ids) {
     memcpy(vectors, v, v_size);
     memcpy(scalars, s, s_size);
+    memcpy(local, lds, lds_size);
     for (uint64_t k = 0; k < waves; k++) flags[2 * k] = all[k].scc, flags[2 * k + 1] = all[k].saturates;
   }
   free(all), free(v), free(s), free(lds);

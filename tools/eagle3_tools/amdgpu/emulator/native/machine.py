@@ -13,6 +13,7 @@ from eagle3_tools.amdgpu.emulator.native.layout import Layout
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
 
+
 class _Region(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("start", "end", "loads_end")]
 
@@ -99,7 +100,8 @@ class NativeMachine:
             ids if ids is None else _pointer(ids),
             ctypes.c_uint64(self._kernel.user_registers),
             ctypes.c_uint64(0 if ids is None else ids.shape[1]),
-            *(_pointer(identity), ctypes.c_uint64(len(identity)), ctypes.c_uint32(w.poison)),
+            *(_pointer(identity), ctypes.c_uint64(len(identity))),
+            *(_pointer(w.lds.bytes), ctypes.c_uint64(w.lds.size)),
         )
         w.memory.loads_beyond += state.loads_beyond
         w.memory.loads_unwritten += state.loads_unwritten

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.native.layout import Layout
 from eagle3_tools.amdgpu.emulator.native.matrix import trace_matrix
@@ -59,9 +58,7 @@ def c_source(layout: Layout, arch: str) -> Source:
     return Source("\n".join([RUNTIME, *main, LAUNCH]), functions)
 
 
-def _lines(
-    i: Instruction, arch: str, functions: dict[str, str], resumes: list[int]
-) -> list[str]:
+def _lines(i: Instruction, arch: str, functions: dict[str, str], resumes: list[int]) -> list[str]:
     if i.name == "s_endpgm":
         return ["return -1;"]
     if i.name == "s_barrier":
