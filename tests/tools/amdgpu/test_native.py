@@ -36,7 +36,8 @@ from eagle3_tools.aot.amd.machine_code import Kernel
 
 _BYTES, _SLOT = 1 << 13, 32
 _END = Instruction("s_endpgm", "SOPP", 0, 4, {}, {"simm16": 0})
-_ALL_ROWS = {"row_mask": 15, "bank_mask": 15}
+_ALL_ROWS: dict[str, Any] = {"row_mask": 15, "bank_mask": 15}
+_NO_IDS = False, False, False
 
 
 def _instructions() -> Iterator[Instruction]:
@@ -48,13 +49,18 @@ def _instructions() -> Iterator[Instruction]:
         for rest in ({"bc": 1}, {"bc": 0, "row_mask": 5, "bank_mask": 3}):
             yield encode("v_add_f32", "DPP16", dpp=control, **_ALL_ROWS | rest)
     for selection in range(7):
-        takes = {"src0_sel": selection, "src1_sel": 6, "dst_sel": 6, "src0_sext": selection & 1}
+        takes: dict[str, Any] = {
+            "src0_sel": selection,
+            "src1_sel": 6,
+            "dst_sel": 6,
+            "src0_sext": selection & 1,
+        }
         yield encode("v_add_u32", "SDWA", **takes)
         yield encode("v_mul_lo_u16", "SDWA", **takes | {"dst_sel": selection, "dst_unused": 2})
     for mnemonic in LOCAL_MEMORY:
         yield encode(mnemonic, offset0=1, offset1=0 if "st64" in mnemonic else 2)
     for mnemonic in VECTOR_MEMORY:
-        returns = {"sc0": 1} if "atomic" in mnemonic else {}
+        returns: dict[str, Any] = {"sc0": 1} if "atomic" in mnemonic else {}
         base: dict[str, Any] = {"saddr": s(127), "addr": v(40)}
         if mnemonic.startswith("buffer"):
             base = {"offen": 1, "vaddr": v(40), "srsrc": s(44, 4), "soffset": s(50)}
@@ -70,7 +76,7 @@ def _kernel(instructions: list[Instruction], arch: str = "gfx950") -> tuple[Kern
         entries.append(8 * len(code))
         code[entries[-1]] = replace(i, pc=entries[-1], size=8)
         code[entries[-1] + 8] = replace(_END, pc=entries[-1] + 8)
-    return Kernel("", arch, code, 0, 0, 0, 2, (False,) * 3, (), 0), entries
+    return Kernel("", arch, code, 0, 0, 0, 2, _NO_IDS, (), 0), entries
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +161,7 @@ def test_waves_meet_at_a_barrier_and_see_each_others_local_memory() -> None:
     read = replace(encode("ds_read_b32", vdst=v(9), addr=v(41)), size=8)
     for program in ([write, barrier, read], [write, read]):
         code = {8 * k: replace(i, pc=8 * k) for k, i in enumerate([*program, _END])}
-        machine = NativeMachine(Kernel("", "gfx950", code, 0, 0, 0, 2, (False,) * 3, (), 0))
+        machine = NativeMachine(Kernel("", "gfx950", code, 0, 0, 0, 2, _NO_IDS, (), 0))
         w = _ready(write, 0)
         mine = np.arange(LANES) * 4 + np.array([[0], [256]])
         w.vectors[40], w.vectors[41] = mine, mine[::-1]

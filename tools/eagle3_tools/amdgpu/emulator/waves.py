@@ -112,17 +112,17 @@ class Waves:
 
     def load(
         self, address: np.ndarray, lanes: np.ndarray, size: int, count: int
-    ) -> Sequence[np.ndarray]:
+    ) -> list[np.ndarray]:
         """Load `count` elements of `size` bytes from uint64 addresses in the given lanes.
 
         Returns uint32 [waves, 64] for each element, with 0 in other lanes.
         """
         waves, lane = np.nonzero(lanes)
-        values = np.zeros((count, *lanes.shape), np.uint32)
+        values: Any = np.zeros((count, *lanes.shape), np.uint32)
         if len(waves):
             group = self.identity[self.chosen][waves]
             values[:, waves, lane] = self.memory.load(address[waves, lane], size, count, group)
-        return values
+        return list(values)
 
     def load_words(self, address: np.ndarray, count: int) -> list[np.ndarray]:
         """Load `count` words from one address of each wave: uint32 [waves, 1] each."""
@@ -144,18 +144,19 @@ class Waves:
     ) -> np.ndarray:
         """Compare and swap words, lane after lane; return the old ones, 0 in other lanes."""
         waves, lane = np.nonzero(lanes)
-        chosen = (each[waves, lane] for each in (address, new, expected))
+        where, new, expected = (each[waves, lane] for each in (address, new, expected))
+        group = self.identity[self.chosen][waves]
         old = np.zeros(lanes.shape, np.uint32)
-        old[waves, lane] = self.memory.exchange(*chosen, self.identity[self.chosen][waves])
+        old[waves, lane] = self.memory.exchange(where, new, expected, group)
         return old
 
-    def load_local(self, place: np.ndarray, size: int, count: int) -> Sequence[np.ndarray]:
+    def load_local(self, place: np.ndarray, size: int, count: int) -> list[np.ndarray]:
         """Load from local memory like `load`, in the active lanes, from uint32 byte addresses."""
         waves, lane = np.nonzero(self.active())
-        values = np.zeros((count, *place.shape), np.uint32)
+        values: Any = np.zeros((count, *place.shape), np.uint32)
         members = self.group[self.chosen][waves], self.number[self.chosen][waves]
         values[:, waves, lane] = self.lds.load(place[waves, lane], size, count, *members)
-        return values
+        return list(values)
 
     def store_local(self, place: np.ndarray, values: Sequence[np.ndarray], size: int) -> None:
         """Store to local memory like `store`, in the active lanes."""
