@@ -212,3 +212,29 @@ def _check_local_access(i: Instruction, offsets: tuple[int, int]) -> None:
                 for place, byte in said.get("MEM", {}).items():
                     expected[place] = byte
         assert (lds.bytes.reshape(_WAVES, size)[wave] == expected).all()
+
+
+@pytest.mark.parametrize("words", [1, 3, 4])
+def test_a_load_into_local_memory_puts_lanes_one_after_another(words: int) -> None:
+    """Lane l's words are at M0 + offset + 4 words l; beyond the buffer they are zeros."""
+    memory, base = _buffer()
+    mnemonic, offset, start = "buffer_load_dword" + (f"x{words}" if words > 1 else ""), 64, 256
+    i = encode(mnemonic, lds=1, offset=offset, offen=1, vaddr=v(40), srsrc=s(44, 4), soffset=s(50))
+    w, where = _ready(i, memory, LocalMemory(_WAVES, 2048, 4, 0xA5A5A5A5)), _slots()
+    records = _BYTES // 2
+    for k, word in enumerate((base & 0xFFFF_FFFF, base >> 32, records, 0x27000)):
+        w.scalars[44 + k] = word
+    w.scalars[50], w.scalars[124] = 0, start
+    where = np.maximum(where, offset)
+    fill(w, i.operands["vaddr"], (where - offset).astype(np.uint64))
+    before = w.vectors.copy()
+    run(i, w)
+    raw = memory.read(base, (_BYTES,), np.uint8)
+    expected = np.full((_WAVES, 2048), 0xA5, np.uint8)
+    for wave, lane in np.argwhere(w.exec):
+        first, size = where[wave, lane], 4 * words
+        place = start + offset + size * lane
+        loaded = raw[first : first + size] if first + size <= records else 0
+        expected[wave, place : place + size] = loaded
+    assert (w.lds.bytes.reshape(_WAVES, 2048) == expected).all()
+    assert (w.vectors == before).all()

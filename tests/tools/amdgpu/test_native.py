@@ -65,6 +65,9 @@ def _instructions() -> Iterator[Instruction]:
         if mnemonic.startswith("buffer"):
             base = {"offen": 1, "vaddr": v(40), "srsrc": s(44, 4), "soffset": s(50)}
         yield encode(mnemonic, offset=16, **base, **returns)
+    for mnemonic in ("buffer_load_dword", "buffer_load_dwordx4"):
+        where = {"offen": 1, "vaddr": v(40), "srsrc": s(44, 4), "soffset": s(50)}
+        yield encode(mnemonic, offset=16, lds=1, **where)
     for mnemonic in SCALAR_MEMORY:
         yield encode(mnemonic, offset=64, imm=1, sbase=s(40, 2))
 
@@ -107,6 +110,7 @@ def _ready(i: Instruction, seed: int) -> Waves:
         for k, word in enumerate((base & 0xFFFF_FFFF, base >> 32, _BYTES // 2, 0x27000)):
             w.scalars[44 + k] = word
         w.scalars[50] = 48
+        w.scalars[124] = np.array([256, 2048])
     if not i.name.startswith(("v_permlane", "ds_read_b64_tr")) and seed:
         w.set_exec(rng.random((2, LANES)) < 0.7)
     return w

@@ -75,6 +75,16 @@ def test_local_memory_must_be_settled_at_a_barrier() -> None:
     assert missing.register == ("lds", 0)
 
 
+def test_a_load_into_local_memory_must_be_waited_for() -> None:
+    where = {"srsrc": s[8:11], "soffset": s[4], "vaddr": v[0], "offen": 1}
+    direct = ins.buffer_load_dword(vdata=v[2], lds=1, **where)
+    for use in (ins.s_barrier(), ins.ds_read_b32(vdst=v[5], addr=v[1])):
+        assert found(direct, vm(0), use) == []
+        (missing,) = found(direct, use)
+        assert missing.register == ("lds", 0)
+    assert found(direct, ins.v_mov_b32_e32(v[9], v[2])) == [], "no register is loaded"
+
+
 def test_one_path_without_a_wait_is_enough() -> None:
     skip = ins.s_cbranch_scc0(1)
     assert found(load(2), vm(0), skip, ins.s_nop(0), USE) == []

@@ -82,9 +82,9 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
         _wait(i.fields["simm16"], state)
         return []
     if i.name == "s_barrier":
-        return [LDS] if LDS in state.scalar else []
+        return [LDS] if LDS in state.scalar or LDS in state.vector else []
     vector_memory = i.name.startswith(("global_", "buffer_"))
-    loaded = set(_loaded(i))
+    loaded = {LDS} if i.fields.get("lds") else set(_loaded(i))
     # Loads of one kind complete in order, so one may overwrite the register of another.
     safe = loaded if vector_memory else set()
     early = [
@@ -92,6 +92,8 @@ def _step(i: Instruction, state: _Pending) -> list[Register]:
         for register in set(_used(i))
         if register in state.scalar or (register in state.vector and register not in safe)
     ]
+    if i.name.startswith("ds_read") and LDS in state.vector:
+        early.append(LDS)
     if vector_memory:
         _begin(state.vector, loaded)
     elif i.name.startswith("s_load"):

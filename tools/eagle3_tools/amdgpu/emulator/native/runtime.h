@@ -1,5 +1,6 @@
 /* What the C form of every instruction needs: waves, numbers, and memory with the checks of memory.py
-   and local_memory.py. */
+   and local_memory.py. Of two workgroups that store at one place NumPy's form tells: they may do so
+   at one instruction, as padding rows in a scratch page do, and here no two run together. */
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -177,12 +178,8 @@ static inline void store_global(struct wave *w, const uint64_t *address, const u
     if (!lanes[l]) continue;
     find(w, address[l], size * count, 0, "store" OUTSIDE);
     uint64_t place = address[l] - g->base;
-    if (g->writers) {
-      int32_t *writers = g->writers + place;
-      if (is_foreign(g, writers[0]) || is_foreign(g, writers[size * count - 1]))
-        fail(w, "store where another workgroup stored in this launch" AT, address[l], 0);
-      for (int k = 0; k < size * count; k++) writers[k] = g->number + g->group;
-    }
+    if (g->writers)
+      for (int k = 0; k < size * count; k++) g->writers[place + k] = g->number + g->group;
     for (int k = 0; k < count; k++) memcpy(g->memory + place + size * k, values + LANES * k + l, size);
   }
 }

@@ -39,6 +39,7 @@ SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_fmac_f32": conversion.accumulate,
     "v_fmaak_f32": conversion.accumulate,
     "v_fmamk_f32": conversion.accumulate,
+    "v_dot2c_f32_bf16": conversion.accumulate_pairs,
     "v_cvt_scalef32_pk_fp8_f32": conversion.to_scaled_float8,
     "v_cvt_scalef32_pk_bf16_fp8": conversion.from_scaled_float8,
     "v_readfirstlane_b32": lanes.read_first_lane,

@@ -141,6 +141,22 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
     return run
 
 
+def accumulate_pairs(instruction: Instruction) -> Callable[[Waves], None]:
+    """Translate v_dot2c_f32_bf16: two products, which are exact, added to the result in turn."""
+    reads, write = [source(o) for o in instruction.sources], result(instruction)
+    index = instruction.operands["vdst"].index
+
+    def run(w: Waves) -> None:
+        a, b = (read(w) for read in reads)
+        total = w.vectors[index, w.chosen].view(F32)
+        for first in (U32(0), U32(16)):
+            x, y = ((bits >> first << U32(16)).view(F32) for bits in (a, b))
+            total = total + x * y
+        write(w, np.where(np.isnan(total), F32(np.nan), total))  # Which NaN is not documented.
+
+    return run
+
+
 def accumulate(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_fmac, v_fmaak, v_fmamk: products added to the result register or a literal."""
     a, b = (source(o) for o in instruction.sources)

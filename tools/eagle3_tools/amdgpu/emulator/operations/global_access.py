@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
-from eagle3_tools.amdgpu.emulator.waves import Waves, constant, join, source, words
+from eagle3_tools.amdgpu.emulator.waves import LANES, Waves, constant, join, source, words
 from eagle3_tools.aot.amd.decode import Instruction, signed
 
 U32, U64 = np.uint32, np.uint64
+_M0 = 124
 _NAME = re.compile(r"(global|buffer)_(load|store)_(\w+?)(_d16_hi)?")
 _ELEMENTS = {
     **{"dword": (4, 1), "dwordx2": (4, 2), "dwordx3": (4, 3), "dwordx4": (4, 4)},
@@ -46,7 +47,8 @@ def scalar_load(i: Instruction) -> Callable[[Waves], None]:
 def vector_access(i: Instruction) -> Callable[[Waves], None]:
     """Translate global_load, global_store, buffer_load, buffer_store."""
     found = _NAME.fullmatch(i.name)
-    if found is None or found[3] not in _ELEMENTS or i.fields.get("lds"):
+    to_local = bool(i.fields.get("lds"))
+    if found is None or found[3] not in _ELEMENTS or (to_local and found[2] == "store"):
         raise Fault(f"the memory operation {i.name}")
     size, count = _ELEMENTS[found[3]]
     addresses = _global_address(i) if found[1] == "global" else _buffer_address(i)
@@ -54,6 +56,8 @@ def vector_access(i: Instruction) -> Callable[[Waves], None]:
         return _store(i, addresses, size, count, 16 if found[4] else 0)
     if found[4]:
         raise Fault(f"the memory operation {i.name}")
+    if to_local:
+        return _load_to_local(i, addresses, size, count)
     extend = 8 * size if found[3] in ("sbyte", "sshort") else 0
     return _load(i, addresses, size, count, extend)
 
@@ -64,6 +68,23 @@ def _load(i: Instruction, addresses: Address, size: int, count: int, extend: int
     def run(w: Waves) -> None:
         for k, value in enumerate(w.load(*addresses(w, size * count), size, count)):
             w.vector(target + k, extended(value, extend))
+
+    return run
+
+
+def _load_to_local(i: Instruction, addresses: Address, size: int, count: int) -> Any:
+    """Load into local memory, without registers: lanes one after another from M0 on.
+
+    The instruction's offset counts in both memories. Source: CDNA3 ISA, "Memory Buffer Load to
+    LDS"; CDNA4 has it for 12 and 16 bytes a lane too.
+    """
+    if size != 4:
+        raise Fault(f"the memory operation {i.name} into local memory")
+    step = (4 * count * np.arange(LANES)).astype(U32) + U32(i.fields["offset"])
+
+    def run(w: Waves) -> None:
+        values = w.load(*addresses(w, size * count), size, count)
+        w.store_local((w.scalars[_M0, w.chosen][:, None] & U32(0xFFFF)) + step, values, size)
 
     return run
 
