@@ -37,7 +37,6 @@ from eagle3_tools.aot.amd.machine_code import Kernel
 _BYTES, _SLOT = 1 << 13, 32
 _END = Instruction("s_endpgm", "SOPP", 0, 4, {}, {"simm16": 0})
 _ALL_ROWS: dict[str, Any] = {"row_mask": 15, "bank_mask": 15}
-_NO_IDS = False, False, False
 
 
 def _instructions() -> Iterator[Instruction]:
@@ -72,6 +71,12 @@ def _instructions() -> Iterator[Instruction]:
         yield encode(mnemonic, offset=64, imm=1, sbase=s(40, 2))
 
 
+def _of(code: dict[int, Instruction], arch: str = "gfx950") -> Kernel:
+    numbers = "lds_bytes", "scratch_bytes", "user_registers", "arguments_at", "float_mode"
+    none = dict.fromkeys(numbers, 0)
+    return Kernel("", arch, code, 0, group_ids=(False, False, False), arguments=(), **none)
+
+
 def _kernel(instructions: list[Instruction], arch: str = "gfx950") -> tuple[Kernel, list[int]]:
     """Put instructions, each with an end, after one another; return the addresses of each."""
     code, entries = dict[int, Instruction](), list[int]()
@@ -79,7 +84,7 @@ def _kernel(instructions: list[Instruction], arch: str = "gfx950") -> tuple[Kern
         entries.append(8 * len(code))
         code[entries[-1]] = replace(i, pc=entries[-1], size=8)
         code[entries[-1] + 8] = replace(_END, pc=entries[-1] + 8)
-    return Kernel("", arch, code, 0, 0, 0, 2, _NO_IDS, (), 0), entries
+    return _of(code, arch), entries
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +170,7 @@ def test_waves_meet_at_a_barrier_and_see_each_others_local_memory() -> None:
     read = replace(encode("ds_read_b32", vdst=v(9), addr=v(41)), size=8)
     for program in ([write, barrier, read], [write, read]):
         code = {8 * k: replace(i, pc=8 * k) for k, i in enumerate([*program, _END])}
-        machine = NativeMachine(Kernel("", "gfx950", code, 0, 0, 0, 2, _NO_IDS, (), 0))
+        machine = NativeMachine(_of(code))
         w = _ready(write, 0)
         mine = np.arange(LANES) * 4 + np.array([[0], [256]])
         w.vectors[40], w.vectors[41] = mine, mine[::-1]
