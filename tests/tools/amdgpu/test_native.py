@@ -1,5 +1,6 @@
 """The C form of an instruction and of a kernel does what the NumPy form does, bit for bit."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,7 @@ from eagle3_tools.amdgpu.witness.table import (
 )
 from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
 from eagle3_tools.aot.amd.machine_code import Kernel
+from eagle3_tools.twin.shared_memory import SharedMemory
 
 _BYTES, _SLOT = 1 << 13, 32
 _END = Instruction("s_endpgm", "SOPP", 0, 4, {}, {"simm16": 0})
@@ -180,3 +182,21 @@ def test_waves_meet_at_a_barrier_and_see_each_others_local_memory() -> None:
         else:
             with pytest.raises(Fault, match="since the last barrier"):
                 machine.run_once(w)
+
+
+def test_a_kernel_runs_on_memory_that_processes_share() -> None:
+    i = encode("global_load_dword", saddr=s(127), addr=v(40))
+    machine, base = NativeMachine(_kernel([i])[0]), 1 << 44
+    file = os.memfd_create("shared")
+    os.ftruncate(file, _BYTES)
+    memory = SharedMemory(file, base, _BYTES, base)
+    words = np.arange(_BYTES // 4, dtype=np.uint32)
+    memory.write(base, words)
+    w = _ready(i, 0)
+    w.memory, places = memory, 4 * np.arange(2 * LANES, dtype=np.uint64).reshape(2, LANES)
+    fill(w, i.operands["addr"], places + np.uint64(base))
+    machine.run_once(w)
+    assert (w.vectors[i.operands["vdst"].index].reshape(-1) == words[: 2 * LANES]).all()
+    fill(w, i.operands["addr"], places + np.uint64(base + _BYTES - 8))
+    with pytest.raises(Fault, match="load of 4 bytes outside every buffer"):
+        machine.run_once(w)

@@ -4,7 +4,7 @@ import mmap
 
 import numpy as np
 
-from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory, gather, scatter
+from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory, RawMemory, gather, scatter
 
 
 class SharedMemory(GlobalMemory):
@@ -34,6 +34,15 @@ class SharedMemory(GlobalMemory):
     def view(self, address: int, size: int) -> np.ndarray:
         """Return uint8 [size]; writes to it are writes to memory."""
         return self.bytes[address - self._base : address - self._base + size]
+
+    def raw(self) -> RawMemory:
+        """Return what the C form of a kernel reads and writes: one buffer, without checks."""
+        end = self._base + self._size
+        return RawMemory(self.bytes, self._base, np.array([[self._base, end, end]]))
+
+    def describe(self, address: int) -> str:
+        """Name the place of a fault."""
+        return "outside memory"
 
     def begin_launch(self, workgroups: int) -> None:
         """Do nothing: races between workgroups are not looked for."""
