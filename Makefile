@@ -26,7 +26,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
 	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short \
-	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-speed lint lock clean
+	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-kernels peer-speed lint lock clean
 
 serve: .venv/installed
 	$(BIN)/eagle3-serve --demo --port $(PORT)
@@ -241,6 +241,15 @@ ray-test: .venv-ray/installed
 peer-goldens: .venv-peer/installed
 	PYTHONPATH=tests .venv-peer/bin/python -m peers.training_goldens
 
+# AITER's Triton kernels, compiled for gfx950 from its checkout, beside ours in the kernel model:
+# make peer-kernels AITER=CHECKOUT
+PEER_KERNELS := .cache/peer-kernels
+peer-kernels: .venv-peer-kernels/installed $(ROCM)/installed
+	@[ -d "$(AITER)/aiter/ops/triton" ] || { echo "make peer-kernels needs AITER=CHECKOUT, a clone of ROCm/aiter; found '$(AITER)'" >&2; exit 1; }
+	rm -rf $(PEER_KERNELS)
+	.venv-peer-kernels/bin/python tools/eagle3_tools/peer_kernels/compile.py $(AITER) $(PEER_KERNELS)
+	JAX_PLATFORMS=cpu $(ROCM)/bin/python -m eagle3_tools.peer_kernels $(PEER_KERNELS)
+
 # Tokens a second of a draft's update, ours and speculators', on one core in one run.
 peer-speed: .venv-peer/installed
 	PYTHONPATH=.:tests:tests/eagle3_jax:tests/eagle3_jax/training .venv-peer/bin/python -m peers.throughput --json docs/benchmarks/training_speed.json
@@ -256,7 +265,7 @@ lock: .venv/installed-test .venv-rocm/installed .venv-cuda/installed .venv-ray/i
 		| sed 's/^\(torch==[^+]*\)+.*/\1/; /^nvidia-cuda-runtime==/d' | LC_ALL=C sort --ignore-case --unique > constraints.txt
 
 clean:
-	rm -rf .venv .venv-rocm .venv-cuda .venv-*-newest .venv-clients .venv-ray .venv-peer
+	rm -rf .venv .venv-rocm .venv-cuda .venv-*-newest .venv-clients .venv-ray .venv-peer .venv-peer-kernels
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
@@ -297,6 +306,11 @@ clean:
 .venv-ray/installed: pyproject.toml tools/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/$(INSTALL) '.[ray-test]' --editable tools
+	touch $@
+
+.venv-peer-kernels/installed:
+	$(PYTHON) -m venv .venv-peer-kernels
+	.venv-peer-kernels/bin/pip install --disable-pip-version-check triton==3.6.0 numpy
 	touch $@
 
 # Without its torchvision and torchaudio, which nothing here imports.
