@@ -4,16 +4,14 @@ A change of the model is judged by these, and no family has a factor of its own.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from eagle3_tools.kernel_model.gpus import BY_ARCH, MI355X
+from eagle3_tools.kernel_model.gpus import MI355X
 from eagle3_tools.kernel_model.published import (
     families,
     family_of,
     published,
-    write_published,
 )
 from eagle3_tools.kernel_model.record import recorded
 
@@ -57,14 +55,3 @@ def test_our_cases_of_a_family_are_found_and_the_others_have_none() -> None:
     assert by_family - {None} == {*TIMES, "MLA decode"} - {"bf16 products, FlyDSL"}
     assert family_of("grouped_mlp kimi.experts@tp4 int4_group tokens64") == "INT4 experts"
     assert family_of("route kimi.experts@tp8 tokens64 mxfp4") is None
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    kept = published()[:3]
-    write_published(kept, tmp_path / "few.json")
-    again = published(tmp_path / "few.json")
-    assert [(one.case.name, one.us, one.source) for one in again] == [
-        (one.case.name, one.us, one.source) for one in kept
-    ]
-    for one, before in zip(again, kept, strict=True):
-        assert one.ratio(BY_ARCH["gfx950"]) == pytest.approx(before.ratio())

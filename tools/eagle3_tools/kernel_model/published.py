@@ -1,22 +1,21 @@
 """Peers' kernels: facts of their compiled code, and the times that their authors published.
 
-`records/published.json` has numbers only, a line for each launch or pair of launches. Peers compile
-it as `make peer-kernels` does. A family is what a peer's kernels of one kind are called.
+`records/published.json` has numbers only, a line for each launch or pair of launches that were
+timed together. A family is the kernels of one kind; docs/kernel_model.md says what compiled them.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log
-from pathlib import Path
 from statistics import median, pstdev
 
 from eagle3_tools.kernel_model.gpus import MI355X, ModelGpu
-from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, case_text, read_case
+from eagle3_tools.kernel_model.record import FOLDER, CaseFacts, read_case
 
-RECORD = FOLDER / "published.json"
+_RECORD = FOLDER / "published.json"
 _OURS = (
     (r"grouped_mlp .* int4_group ", "INT4 experts"),
     (r"grouped_mlp .* mxfp4_mxfp4 ", "MXFP4 experts"),
@@ -56,9 +55,9 @@ class Family:
 
 
 @cache
-def published(path: Path = RECORD) -> tuple[Published, ...]:
+def published() -> tuple[Published, ...]:
     """Return the recorded kernels of peers."""
-    lines = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    lines = json.loads(_RECORD.read_text(encoding="utf-8"))["cases"]
     return tuple(
         Published(read_case(name, fields), fields["us"], fields["source"])
         for name, fields in lines.items()
@@ -82,13 +81,3 @@ def _family(members: list[Published], gpu: ModelGpu) -> Family:
 def family_of(case: str) -> str | None:
     """Return the family of one of our cases, None if no peer's kernel was measured."""
     return next((family for pattern, family in _OURS if re.match(pattern, case + " ")), None)
-
-
-def write_published(found: Iterable[Published], path: Path = RECORD) -> None:
-    """Write these kernels, replacing the file."""
-    lines = [
-        f"{json.dumps(one.case.name)}: {case_text(one.case, us=one.us, source=one.source)}"
-        for one in sorted(found, key=lambda one: one.case.name)
-    ]
-    path.write_text('{"cases": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
-    published.cache_clear()

@@ -75,7 +75,7 @@ def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -
     if recorded_with(arch, folder) not in (None, version("jax")):
         folder /= version("jax")
     known = {**recorded(arch, folder), **{case.name: case for case in cases}}
-    lines = [f"{json.dumps(name)}: {case_text(known[name])}" for name in sorted(known)]
+    lines = [f"{json.dumps(name)}: {_text(known[name])}" for name in sorted(known)]
     path = path_of(arch, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"arch": arch, "gpu": BY_ARCH[arch].name, "jax": version("jax")})[:-1]
@@ -84,9 +84,8 @@ def write_record(arch: str, cases: Iterable[CaseFacts], folder: Path = FOLDER) -
     return path
 
 
-def case_text(case: CaseFacts, **others: Any) -> str:
-    """Return a case's fields, except its name, and others as one line of JSON."""
-    fields = others | asdict(case)
+def _text(case: CaseFacts) -> str:
+    fields = asdict(case)
     del fields["name"]
     return json.dumps(_rounded(fields), separators=(",", ":"))
 
@@ -101,7 +100,7 @@ def _rounded(value: Any) -> Any:
 
 
 def read_case(name: str, fields: Mapping[str, Any]) -> CaseFacts:
-    """Return the case that `case_text` wrote."""
+    """Return the case of a record's line."""
     kernels = tuple(_kernel(kernel) for kernel in fields["kernels"])
     floor, touched, live = (float(fields[key]) for key in ("floor", "touched", "live"))
     return CaseFacts(name, floor, touched, live, kernels)
