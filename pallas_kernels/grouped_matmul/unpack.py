@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, BFloat16, Float, Int, Num, UInt8, UInt32
+from jax.typing import DTypeLike
+from jaxtyping import Array, BFloat16, Float, Int, Num, UInt8, UInt16, UInt32
 
 from pallas_kernels import gpu
 from pallas_kernels.quantized.formats import GROUP
@@ -41,6 +42,11 @@ def int4_group(
 ) -> Float[Array, "rows values"]:
     """Unpack two's complement nibbles times their group's scale, rounded to the scale's dtype.
     Scales are positive, from 2^-122 to 2^108."""
+    if _in_bfloat16(scale.dtype):
+        # bfloat16 of 128 to 143 has the integer in its last bits, here a value plus 8.
+        pairs = [((words >> (4 * index)) & 0x000F000F) ^ 0x43084308 for index in range(4)]
+        bits = _halves(pairs)
+        return (jax.lax.bitcast_convert_type(bits, jnp.bfloat16) - 136) * per_value(scale)
     values = int4_times_16(words).astype(jnp.float32)
     wide = scale.astype(jnp.float32) / 16
     if scale.dtype != jnp.bfloat16 or gpu.current().rounds_to_bfloat16:
@@ -59,7 +65,10 @@ def mxfp4(
     # The power may overflow or underflow float32; its two halves do not.
     byte = scale.astype(jnp.uint32)
     half = byte >> 1
-    return _upper_half(values * per_value(_power(half, 70)) * per_value(_power(byte - half, 71)))
+    dtype = jnp.bfloat16 if _in_bfloat16(jnp.bfloat16) else jnp.float32
+    values = values.astype(dtype) * per_value(_power(half, 70).astype(dtype))
+    values *= per_value(_power(byte - half, 71).astype(dtype))
+    return values if dtype == jnp.bfloat16 else _upper_half(values)
 
 
 def nvfp4(
@@ -70,12 +79,22 @@ def nvfp4(
     return _e2m1_below(words) * per_value(scale * 2.0**14, group)
 
 
+def _in_bfloat16(dtype: DTypeLike) -> bool:
+    """Return whether values are multiplied in pairs of bfloat16, as NVIDIA GPUs can. They convert
+    integers to float32 in the unit of special functions, which is slow."""
+    return not gpu.current().is_amd and dtype == jnp.bfloat16
+
+
+def _halves(words: Sequence[UInt32[Array, "rows words"]]) -> UInt16[Array, "rows values"]:
+    """Interleave the halves of words: the lower ones of all, then the upper ones."""
+    return _joined([word.astype(jnp.uint16) for word in (*words, *(word >> 16 for word in words))])
+
+
 def _e2m1_below(words: UInt32[Array, "rows words"]) -> Float[Array, "rows values"]:
     """Unpack e2m1 nibbles to 2^-14 of their values, in float32."""
     # float16 has e2m1's sign, exponent and mantissa bits in sequence, and means 2^-14 of its value.
     pairs = [_two_float16(words, index) for index in range(VALUES_PER_WORD // 2)]
-    bits = _joined([p.astype(jnp.uint16) for p in (*pairs, *(pair >> 16 for pair in pairs))])
-    return jax.lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
+    return jax.lax.bitcast_convert_type(_halves(pairs), jnp.float16).astype(jnp.float32)
 
 
 def _two_float16(words: Array, index: int) -> Array:

@@ -20,7 +20,7 @@ from pallas_kernels.paged.context_part import (
     numbers_of,
     store_part,
 )
-from pallas_kernels.paged.kernel import padded, rows_at
+from pallas_kernels.paged.kernel import in_dtype, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import attend_in_parts, merge
 from pallas_kernels.paged.tile_walk import attend_to_part
@@ -99,7 +99,7 @@ def attend_part(
         return keys, values
 
     def score(tile: tuple[Array, Array]) -> tuple[Array, Array]:
-        keys, values = (part.astype(q.dtype) for part in tile)
+        keys, values = (in_dtype(part, q.dtype) for part in tile)
         return dot(asked, keys, trans_b=True) * score_scale, values
 
     widened = pools[1].dtype != q.dtype

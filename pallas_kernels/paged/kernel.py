@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
+from pallas_kernels import gpu
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.triton import dot, load, whole
 
@@ -79,6 +80,17 @@ def slots_in_pool(table: Any, slots: Array, used: Array, page_size: int) -> Arra
     """Return the pool rows of a sequence's slots, where used."""
     page = load(table.at[lax.div(slots, page_size)], mask=used, other=0)
     return page * page_size + lax.rem(slots, page_size)
+
+
+def in_dtype(stored: Array, dtype: Any) -> Array:
+    """Convert a loaded tile to the queries' dtype, exactly.
+
+    NVIDIA GPUs convert float8 to float16, but float16 to bfloat16 only in the unit of special
+    functions, which is slow. By way of float32 they do not need it.
+    """
+    if stored.dtype == jnp.float8_e4m3fn and not gpu.current().is_amd:
+        stored = stored.astype(jnp.float16).astype(jnp.float32)
+    return stored.astype(dtype)
 
 
 def no_softmax(rows: int, dim: int) -> Softmax:

@@ -26,7 +26,7 @@ from pallas_kernels.paged.context_part import (
     numbers_of,
     store_part,
 )
-from pallas_kernels.paged.kernel import LOWEST, load_where, padded, rows_at
+from pallas_kernels.paged.kernel import LOWEST, in_dtype, load_where, padded, rows_at
 from pallas_kernels.paged.kv import PagedKV
 from pallas_kernels.paged.split_kv import (
     LEAST_SPLIT,
@@ -147,7 +147,7 @@ def attend_part(
         return rotated, latent, _as_values(latent, own, pool, slots, in_latent, kv_lora)
 
     def score(tile: tuple[Array, ...]) -> tuple[Array, Array]:
-        rotated, latent, *again = (part.astype(q_latent.dtype) for part in tile)
+        rotated, latent, *again = (in_dtype(part, q_latent.dtype) for part in tile)
         scores = dot(latent_query, latent, trans_b=True) + dot(rope_query, rotated, trans_b=True)
         return scores * (scale * stored_scale), again[0] if again else latent
 
