@@ -1,7 +1,7 @@
 """Move pages to the host's memory and back on this process's device, and compare their bits.
 
-python -m eagle3_tools.walk.pages prints one JSON object: the host's memory kind and whether all
-pools' pages came back unchanged.
+python -m eagle3_tools.walk.pages prints one JSON object: the kinds of memory that held the pages,
+and whether all pools' pages came back unchanged, into pools that were written in place.
 """
 
 import json
@@ -30,14 +30,18 @@ def main() -> int:
     before = _pools(runner.executor.state)
     runner.save_pages(PAGES, SLOTS)
     runner.executor.state = jax.tree.map(_zeros, runner.executor.state)
+    kinds = {page.sharding.memory_kind for page in runner.executor.pages._saved.values()}
     runner.stage_pages(SLOTS)
+    donated = runner.executor.state.target_pools
     runner.load_pages(PAGES[::-1], SLOTS[::-1])
+    in_place = all(x.is_deleted() for x in jax.tree.leaves(donated) if x.ndim > 1)
     after = _pools(runner.executor.state)
     equal = all(np.array_equal(a[PAGES], b[PAGES]) for a, b in zip(before, after, strict=True))
     rest = [page for page in range(1, config.num_pages or 0) if page not in PAGES]
     cleared = not any(pool[rest].any() for pool in after)
-    print(json.dumps({"pools": len(after), "equal": equal, "others_cleared": cleared}))
-    return 0 if equal and cleared else 1
+    found = {"pools": len(after), "equal": equal, "others_cleared": cleared}
+    print(json.dumps(found | {"kinds": sorted(kinds), "in_place": in_place}))
+    return 0 if equal and cleared and in_place and kinds == {"pinned_host"} else 1
 
 
 def _noise(x: Any) -> Any:
