@@ -199,9 +199,9 @@ rocm-twin: $(ROCM)/installed
 	$(call TWINS,4,$(if $(TWIN),--only $(TWIN)))
 	$(if $(TWIN),,@$(PASSED) $@)
 
-# One device, a chat and two completions.
+# Pages of the cache to pinned host memory and back, on one device.
 rocm-twin-short: $(ROCM)/installed
-	$(call TWINS,1,--only chat completions)
+	$(call TWINS,1,--only 'host memory')
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.
