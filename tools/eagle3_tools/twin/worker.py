@@ -20,6 +20,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.launch import launch
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
+from eagle3_tools.amdgpu.emulator.native.machine import NativeMachine, machine_of
 from eagle3_tools.aot.amd.machine_code import Kernel
 from eagle3_tools.twin.code_objects import CodeObject
 from eagle3_tools.twin.shared_memory import SharedMemory
@@ -37,15 +38,15 @@ class Function:
 
     def __init__(self, code: CodeObject, name: str):
         self.code, self.name = code, name
-        self._loaded: tuple[Kernel, Machine] | None = None
+        self._loaded: tuple[Kernel, Machine | NativeMachine] | None = None
 
-    def loaded(self) -> tuple[Kernel, Machine]:
+    def loaded(self) -> tuple[Kernel, Machine | NativeMachine]:
         """Return the kernel, which takes its arguments as words, and its machine."""
         if self._loaded is None:
             found = self.code.kernel(self.name)
             words = -(-self.code.entries[self.name][".kernarg_segment_size"] // 8)
             kernel = replace(found, arguments=({},) * words)
-            self._loaded = kernel, Machine(kernel)
+            self._loaded = kernel, machine_of(kernel)
         return self._loaded
 
 
@@ -188,6 +189,7 @@ def main() -> None:
         listener.bind(sys.argv[1])
         listener.listen(16)
         print("ready", flush=True)
+        os.dup2(2, 1)  # Nobody reads further lines: kernels without a C form are named in the log.
         while True:
             connection, _ = listener.accept()
             if not os.fork():
