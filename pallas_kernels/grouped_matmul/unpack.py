@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, BFloat16, Float, Int, Num, UInt8, UInt16, UInt32
 
 from pallas_kernels import gpu
@@ -42,7 +41,9 @@ def int4_group(
 ) -> Float[Array, "rows values"]:
     """Unpack two's complement nibbles times their group's scale, rounded to the scale's dtype.
     Scales are positive, from 2^-122 to 2^108."""
-    if _in_bfloat16(scale.dtype):
+    if scale.dtype == jnp.bfloat16 and not gpu.current().is_amd:
+        # NVIDIA GPUs convert integers in the unit of special functions, which is slow, but
+        # multiply pairs of bfloat16.
         # bfloat16 of 128 to 143 has the integer in its last bits, here a value plus 8.
         pairs = [((words >> (4 * index)) & 0x000F000F) ^ 0x43084308 for index in range(4)]
         bits = _halves(pairs)
@@ -65,10 +66,7 @@ def mxfp4(
     # The power may overflow or underflow float32; its two halves do not.
     byte = scale.astype(jnp.uint32)
     half = byte >> 1
-    dtype = jnp.bfloat16 if _in_bfloat16(jnp.bfloat16) else jnp.float32
-    values = values.astype(dtype) * per_value(_power(half, 70).astype(dtype))
-    values *= per_value(_power(byte - half, 71).astype(dtype))
-    return values if dtype == jnp.bfloat16 else _upper_half(values)
+    return _upper_half(values * per_value(_power(half, 70)) * per_value(_power(byte - half, 71)))
 
 
 def nvfp4(
@@ -77,12 +75,6 @@ def nvfp4(
     """Unpack e2m1 nibbles times their group's scale, which is below 2^114, in float32."""
     group = VALUES_PER_WORD * words.shape[1] // scale.shape[1]
     return _e2m1_below(words) * per_value(scale * 2.0**14, group)
-
-
-def _in_bfloat16(dtype: DTypeLike) -> bool:
-    """Return whether values are multiplied in pairs of bfloat16, as NVIDIA GPUs can. They convert
-    integers to float32 in the unit of special functions, which is slow."""
-    return not gpu.current().is_amd and dtype == jnp.bfloat16
 
 
 def _halves(words: Sequence[UInt32[Array, "rows words"]]) -> UInt16[Array, "rows values"]:
