@@ -41,9 +41,9 @@ def int4_group(
 ) -> Float[Array, "rows values"]:
     """Unpack two's complement nibbles times their group's scale, rounded to the scale's dtype.
     Scales are positive, from 2^-122 to 2^108."""
-    if scale.dtype == jnp.bfloat16 and not gpu.current().is_amd:
+    if scale.dtype == jnp.bfloat16 and gpu.current().arch.startswith("sm_"):
         # NVIDIA GPUs convert integers in the unit of special functions, which is slow, but
-        # multiply pairs of bfloat16.
+        # multiply pairs of bfloat16. (A CPU may leave out their rounding.)
         # bfloat16 of 128 to 143 has the integer in its last bits, here a value plus 8.
         pairs = [((words >> (4 * index)) & 0x000F000F) ^ 0x43084308 for index in range(4)]
         bits = _halves(pairs)

@@ -120,7 +120,7 @@ def test_a_mesh_of_other_replicas_is_refused() -> None:
         Engine(*pair_on_replicas(2, 1), sizes(3, data_parallel_size=4))
     with pytest.raises(ValueError, match="data_parallel_size 2 needs a mesh"):
         Engine(wide_target(), None, sizes(3, data_parallel_size=2))
-    with pytest.raises(ValueError, match="need data_parallel_size 1; got 2"):
+    with pytest.raises(ValueError, match="need data_parallel_size 1, got 2"):
         Engine(*pair_on_replicas(2, 1), sizes(3, data_parallel_size=2), kv_events=KVEventLog())
 
 

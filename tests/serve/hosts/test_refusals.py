@@ -63,5 +63,5 @@ def test_saving_and_measuring_need_all_of_a_model(
     executor = Executor.__new__(Executor)
     executor.state = SimpleNamespace(target_pools=(), draft_pools=())  # type: ignore[assignment]
     executor._sending = Elsewhere()  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="measured by one process"):
+    with pytest.raises(ValueError, match="measured by an engine of one process"):
         executor.kv_peaks()
