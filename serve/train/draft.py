@@ -46,7 +46,10 @@ from serve.train.samples import Data, image_encoder, open_samples
 def train_draft(options: argparse.Namespace) -> bool:
     """Train a draft for `options.target` and write its directory; False if interrupted."""
     with new_output(options):
-        return _train(options)
+        finished = _train(options)
+    if options.coordinator_address:
+        jax.distributed.shutdown()  # It waits: a process that ends before others aborts them.
+    return finished
 
 
 def _train(options: argparse.Namespace) -> bool:
