@@ -16,7 +16,7 @@ from serve.demo.recipe import MINIMAX
 
 TOKENIZER_FILES = ("tiktoken.model", "tokenizer_config.json", "chat_template.jinja")
 SHARPER = 50
-"""As drawn, a head's scores are all but equal; the factor sets them apart."""
+"""Factor of the head: the scores of a random head are nearly equal."""
 
 
 def write_random_minimax(folder: Path) -> tuple[Path, Path]:

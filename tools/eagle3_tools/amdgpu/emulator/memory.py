@@ -22,7 +22,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class RawMemory:
-    """What the C form of a kernel needs of a memory.
+    """The part of a memory that the C form of a kernel needs.
 
     bytes: uint8 from the address `base` on. bounds: int64 [buffers, 3], the addresses of the start
     and end of each, and the end for loads. writers: int32 for each byte, as `GlobalMemory` keeps

@@ -1,4 +1,4 @@
-"""Compile the C form of kernels, and keep it in the system's folder for temporary files.
+"""Compile the C form of kernels, and keep it in the user's cache, where no one else can write.
 
 The functions of instructions are in libraries that all kernels share, so that a new kernel needs
 few new ones; its own library calls them.
@@ -68,7 +68,8 @@ def _folder() -> Path:
     files = sorted(path for kind in ("py", "c", "h") for path in _PACKAGE.rglob(f"*.{kind}"))
     native = _run("gcc", "-march=native", "-Q", "--help=target")
     version = _run("gcc", "--version") + native + "".join(file.read_text() for file in files)
-    folder = Path(tempfile.gettempdir()) / f"eagle3-amdgpu-{os.getuid()}" / _digest(version)
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache_home / "eagle3-jax-emulator" / _digest(version)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
