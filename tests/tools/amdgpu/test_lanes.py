@@ -127,6 +127,8 @@ _CONTROLS = [
         ("v_mov_b32", 10, 15, 1),
         ("v_add_f32", 12, 5, 0),
         ("v_max_i32", 15, 3, 1),
+        ("v_fmac_f32", 15, 5, 0),
+        ("v_cndmask_b32", 15, 15, 1),
     ],
 )
 def test_dpp_reads_the_lane_of_the_isas_formula(
@@ -135,7 +137,7 @@ def test_dpp_reads_the_lane_of_the_isas_formula(
     fields = {"row_mask": row_mask, "bank_mask": bank_mask, "bc": bound, "dpp": control}
     i = encode(mnemonic, "DPP16", **fields)
     w = random_waves(i, 3, control)
-    for register in (16, 24):  # NaN payloads are not compared here.
+    for register in (8, 16, 24):  # NaN payloads are not compared here.
         w.vectors[register] = (
             np.random.default_rng(0).normal(0, 9, (3, LANES)).astype("<f4").view("<u4")
         )
@@ -159,7 +161,8 @@ def _dpp_result(i: Instruction, w: Waves, wave: int, lane: int) -> int:
         return old
     moved = int(w.vectors[16, wave, source]) if valid else 0
     second = int(w.vectors[24, wave, lane])
-    return evaluate(i.name, {"S0": moved, "S1": second, "D0": old})["D0"]
+    state = {"S0": moved, "S1": second, "D0": old, "laneId": lane, **scalar_state(w, wave)}
+    return evaluate(i.name, state)["D0"]
 
 
 def _swizzled(pattern: int, lane: int) -> int:

@@ -48,7 +48,8 @@ def _instructions() -> Iterator[Instruction]:
                 yield encode(mnemonic, form)
     for control in (0x1B, 0x103, 0x118, 0x124, 0x140, 0x141, 0x142, 0x143, 0x152):
         for rest in ({"bc": 1}, {"bc": 0, "row_mask": 5, "bank_mask": 3}):
-            yield encode("v_add_f32", "DPP16", dpp=control, **_ALL_ROWS | rest)
+            for mnemonic in ("v_add_f32", "v_fmac_f32", "v_cndmask_b32"):
+                yield encode(mnemonic, "DPP16", dpp=control, **_ALL_ROWS | rest)
     for selection in range(7):
         takes: dict[str, Any] = {
             "src0_sel": selection,

@@ -5,16 +5,16 @@ registers uint32 [128, waves]. Values read have the shape [waves, 64], [waves, 1
 operand's type. `Waves.chosen` selects the waves that execute the current instruction.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from eagle3_tools.amdgpu.emulator.dpp import LANES, dpp_lanes, dpp_writes
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory
 from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand
 
-LANES = 64
 TYPES: dict[str, Any] = {
     **{"F32": np.float32, "I32": np.int32, "F64": np.float64, "I64": np.int64},
     **{"I16": np.int32, "I24": np.int32},
@@ -223,6 +223,25 @@ def source(operand: Operand) -> Read:
     return read if view is None else lambda w: read(w).view(view)
 
 
+def sources(instruction: Instruction) -> list[Read]:
+    """Read all sources; DPP moves the first between lanes, and gives zeros where none is read."""
+    reads = [source(operand) for operand in instruction.sources]
+    if instruction.dpp:
+        reads[0] = _moved(reads[0], instruction.fields["dpp"])
+    return reads
+
+
+def _moved(read: Read, control: int) -> Read:
+    lanes, there = dpp_lanes(control)
+
+    def moved(w: Waves) -> np.ndarray:
+        value = read(w)[:, lanes]
+        valid = there & w.active()[:, lanes]
+        return np.where(valid, value.view(np.uint32), np.uint32(0)).view(value.dtype)
+
+    return moved
+
+
 def _double(operand: Operand) -> Read:
     if operand.absolute or operand.negate or operand.selected:
         raise Fault("modifiers of a source of 64 bits")
@@ -284,6 +303,8 @@ def result(instruction: Instruction, name: str = "vdst") -> Write:
     if operand.kind is Kind.SCALAR:
         return scalar_result(operand)
     index = operand.index
+    if instruction.dpp:
+        return _dpp_result(index, fields)
     if operand.bits == 64:
         return lambda w, value: _write_double(w, index, value)
     clamps = bool(fields.get("clmp"))
@@ -296,6 +317,21 @@ def result(instruction: Instruction, name: str = "vdst") -> Write:
     if clamps:
         return lambda w, value: w.vector(index, bits_of(_clamped(value)))
     return lambda w, value: w.vector(index, bits_of(value))
+
+
+def _dpp_result(index: int, fields: Mapping[str, int]) -> Write:
+    """Write where the row and bank masks allow; without bound_ctrl only where a lane was read."""
+    allowed = dpp_writes(fields)
+    lanes, there = dpp_lanes(fields["dpp"])
+
+    def write(w: Waves, value: Any) -> None:
+        active = w.active()
+        where = active & allowed
+        if not fields["bc"]:
+            where = where & there & active[:, lanes]
+        w.vector(index, bits_of(value), where)
+
+    return write
 
 
 def _clamped(value: np.ndarray) -> np.ndarray:

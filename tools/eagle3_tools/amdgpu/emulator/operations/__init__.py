@@ -17,7 +17,7 @@ from eagle3_tools.amdgpu.emulator.operations.local_access import local_access
 from eagle3_tools.amdgpu.emulator.operations.matrix import is_matrix, matrix_product
 from eagle3_tools.amdgpu.emulator.operations.vector_float import FLOAT, fma
 from eagle3_tools.amdgpu.emulator.operations.vector_integer import INTEGER, bit_operation
-from eagle3_tools.amdgpu.emulator.waves import Waves, result, source
+from eagle3_tools.amdgpu.emulator.waves import Waves, result, sources
 from eagle3_tools.aot.amd.decode import Instruction
 
 Run = Callable[[Waves], Any]
@@ -103,7 +103,7 @@ def _vector(i: Instruction) -> Run | None:
 
 
 def _pure(i: Instruction) -> Run | None:
-    """Translate a function of the sources; DPP moves the first source between lanes."""
+    """Translate a function of the sources."""
     if i.name.startswith("v_accvgpr_"):
         function = PURE["v_mov_b32"]
     elif i.name.startswith("v_bitop3_"):
@@ -114,10 +114,7 @@ def _pure(i: Instruction) -> Run | None:
         function = PURE.get(i.name)
     if function is None:
         return None
-    reads = [source(o) for o in i.sources]
-    write = lanes.dpp_result(i) if i.dpp else result(i)
-    if i.dpp:
-        reads[0] = lanes.dpp_source(i, reads[0])
+    reads, write = sources(i), result(i)
     return lambda w: write(w, function(*[read(w) for read in reads]))
 
 
@@ -125,7 +122,7 @@ def _bit_operation(i: Instruction) -> Run:
     """Translate v_bitop3, whose truth table has the bits of other operations' modifiers."""
     plain = {name: replace(o, negate=False, absolute=False) for name, o in i.operands.items()}
     function, bare = bit_operation(i.fields), replace(i, operands=plain, fields={})
-    reads, write = [source(o) for o in bare.sources], result(bare)
+    reads, write = sources(bare), result(bare)
     return lambda w: write(w, function(*[read(w) for read in reads]))
 
 

@@ -12,7 +12,7 @@ from eagle3_tools.amdgpu.emulator.waves import (
     lane_mask,
     lane_mask_result,
     result,
-    source,
+    sources,
     words,
 )
 from eagle3_tools.aot.amd.decode import Instruction
@@ -26,14 +26,14 @@ def compare(instruction: Instruction) -> Callable[[Waves], None]:
     prefix, operation = instruction.name.split("_")[1:3]
     if prefix != "cmp":
         raise Fault(f"{instruction.name} writes EXEC")
-    (a, b), test = (source(o) for o in instruction.sources), COMPARE[operation]
+    (a, b), test = sources(instruction), COMPARE[operation]
     write = lane_mask_result(instruction.operands["vdst"])
     return lambda w: write(w, test(a(w), b(w)))
 
 
 def select(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_cndmask_b32: the second source where the mask has a bit."""
-    no, yes = (source(o) for o in instruction.sources[:2])
+    no, yes = sources(instruction)[:2]
     mask, write = lane_mask(instruction.operands["src2"]), result(instruction)
     return lambda w: write(w, np.where(mask(w), yes(w), no(w)))
 
@@ -41,7 +41,9 @@ def select(instruction: Instruction) -> Callable[[Waves], None]:
 def carry(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_add_co, v_sub_co and their forms with carry in: 32 bits and the carry out."""
     name = instruction.name
-    (a, b), reverse = (source(o) for o in instruction.sources[:2]), "rev" in name
+    if instruction.dpp:
+        raise Fault(f"{name} with DPP")
+    (a, b), reverse = sources(instruction)[:2], "rev" in name
     sign = -1 if name.startswith("v_sub") else 1
     takes = name.startswith(("v_addc", "v_subb"))
     carried = lane_mask(instruction.operands["src2"]) if takes else None
@@ -62,7 +64,7 @@ def carry(instruction: Instruction) -> Callable[[Waves], None]:
 
 def multiply_add_64(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_mad_u64_u32 and v_mad_i64_i32: a 64-bit sum. Our code ignores the carry out."""
-    reads = [source(o) for o in instruction.sources]
+    reads = sources(instruction)
     wide = I64 if instruction.name == "v_mad_i64_i32" else U64
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
 

@@ -18,6 +18,7 @@ from eagle3_tools.amdgpu.emulator.waves import (
     lane_mask_result,
     result,
     source,
+    sources,
     words,
 )
 from eagle3_tools.aot.amd.decode import VCC, Instruction, Kind, Operand
@@ -57,7 +58,7 @@ def _power_of_two(scale: Any) -> Any:
 
 def to_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_cvt_scalef32_pk_fp8_f32: two numbers over the scale, into half a register."""
-    first, second, scale = (source(o) for o in instruction.sources)
+    first, second, scale = sources(instruction)
     target = instruction.operands["vdst"]
     shift = U32(16 * target.high)
 
@@ -88,7 +89,7 @@ def from_scaled_float8(instruction: Instruction) -> Callable[[Waves], None]:
 
 def divide_scale(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_div_scale_f32, which scales an operand so that a division keeps all bits."""
-    reads = [source(o) for o in instruction.sources]
+    reads = sources(instruction)
     write, flags = result(instruction), lane_mask_result(instruction.operands["sdst"])
 
     def run(w: Waves) -> None:
@@ -128,7 +129,7 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
     AMD's text scales by 2**32, which does not undo the 2**64 and 2**-64 of v_div_scale. Here a
     quotient is scaled in the direction of its own magnitude.
     """
-    reads, write = [source(o) for o in instruction.sources], result(instruction)
+    reads, write = sources(instruction), result(instruction)
     scaled = lane_mask(Operand(Kind.SCALAR, VCC, 64))
 
     def run(w: Waves) -> None:
@@ -143,7 +144,7 @@ def divide_fmas(instruction: Instruction) -> Callable[[Waves], None]:
 
 def accumulate_pairs(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_dot2c_f32_bf16: two products, which are exact, added to the result in turn."""
-    reads, write = [source(o) for o in instruction.sources], result(instruction)
+    reads, write = sources(instruction), result(instruction)
     index = instruction.operands["vdst"].index
 
     def run(w: Waves) -> None:
@@ -159,7 +160,7 @@ def accumulate_pairs(instruction: Instruction) -> Callable[[Waves], None]:
 
 def accumulate(instruction: Instruction) -> Callable[[Waves], None]:
     """Translate v_fmac, v_fmaak, v_fmamk: products added to the result register or a literal."""
-    a, b = (source(o) for o in instruction.sources)
+    a, b = sources(instruction)
     write, index = result(instruction), instruction.operands["vdst"].index
     literal = constant(instruction.fields.get("literal", 0)).view(F32)
     if instruction.name == "v_fmac_f32":

@@ -75,16 +75,17 @@ def _load(i: Instruction, addresses: Address, size: int, count: int, extend: int
 def _load_to_local(i: Instruction, addresses: Address, size: int, count: int) -> Any:
     """Load into local memory, without registers: lanes one after another from M0 on.
 
-    The instruction's offset counts in both memories. Source: CDNA3 ISA, "Memory Buffer Load to
-    LDS"; CDNA4 has it for 12 and 16 bytes a lane too.
+    The instruction's offset counts in both memories. A lane has 4 bytes, or 16 for loads of 12 and
+    16, which leave the fourth word of 12 as it is. Source: CDNA4 ISA, 9.1.9 "Memory Buffer Load to
+    LDS"; CDNA3's M0 has 16 bits of address, for its smaller local memory.
     """
-    if size != 4:
+    if (size, count) not in ((4, 1), (4, 3), (4, 4)):
         raise Fault(f"the memory operation {i.name} into local memory")
-    step = (4 * count * np.arange(LANES)).astype(U32) + U32(i.fields["offset"])
+    step = ((4 if count == 1 else 16) * np.arange(LANES)).astype(U32) + U32(i.fields["offset"])
 
     def run(w: Waves) -> None:
         values = w.load(*addresses(w, size * count), size, count)
-        w.store_local((w.scalars[_M0, w.chosen][:, None] & U32(0xFFFF)) + step, values, size)
+        w.store_local((w.scalars[_M0, w.chosen][:, None] & U32(0x3FFFF)) + step, values, size)
 
     return run
 

@@ -1,82 +1,18 @@
-"""Operations across lanes: DPP, permutations, single lanes, counts.
+"""Operations across lanes: permutations, single lanes, counts.
 
-Source: CDNA3 ISA, "Data Parallel Primitives" and the operations' own pages.
+Source: CDNA3 ISA, the operations' own pages.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault
-from eagle3_tools.amdgpu.emulator.waves import (
-    LANES,
-    Read,
-    Waves,
-    Write,
-    result,
-    scalar_result,
-    words,
-)
+from eagle3_tools.amdgpu.emulator.waves import LANES, Waves, result, scalar_result, words
 from eagle3_tools.aot.amd.decode import Instruction
 
 U32 = np.uint32
 LANE = np.arange(LANES)
-_ROW = LANE & ~15
-
-
-def dpp_lanes(control: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lane [64] that each lane reads, and a mask of those that have one."""
-    everywhere, inside = np.ones(LANES, bool), LANE & 15
-    if control < 0x100:  # quad_perm
-        order = np.array([control >> 2 * k & 3 for k in range(4)])
-        return (LANE & ~3) + order[LANE & 3], everywhere
-    by = control & 15
-    if 0x101 <= control <= 0x10F:  # row_shl
-        return _ROW + (inside + by & 15), inside + by < 16
-    if 0x111 <= control <= 0x11F:  # row_shr
-        return _ROW + (inside - by & 15), inside >= by
-    if 0x121 <= control <= 0x12F:  # row_ror
-        return _ROW + (inside - by & 15), everywhere
-    if control == 0x140:  # row_mirror
-        return _ROW + 15 - inside, everywhere
-    if control == 0x141:  # row_half_mirror
-        return (LANE & ~7) + 7 - (LANE & 7), everywhere
-    if control == 0x142:  # row_bcast15: the last lane of a row to the next row
-        return np.maximum(_ROW - 1, 0), LANE >= 16
-    if control == 0x143:  # row_bcast31
-        return np.full(LANES, 31), LANE >= 32
-    if 0x150 <= control <= 0x15F:  # row_newbcast
-        return _ROW + by, everywhere
-    raise Fault(f"the DPP control {control:#x}")
-
-
-def dpp_source(instruction: Instruction, read: Read) -> Read:
-    """Return the source as DPP moves it: zeros where there is no lane to read."""
-    lanes, there = dpp_lanes(instruction.fields["dpp"])
-
-    def moved(w: Waves) -> np.ndarray:
-        value = read(w)[:, lanes]
-        valid = there & w.active()[:, lanes]
-        return np.where(valid, value.view(U32), U32(0)).view(value.dtype)
-
-    return moved
-
-
-def dpp_result(instruction: Instruction) -> Write:
-    """Write where the row and bank masks allow; without bound_ctrl only where a lane was read."""
-    fields, index = instruction.fields, instruction.operands["vdst"].index
-    lanes, there = dpp_lanes(fields["dpp"])
-    allowed = (fields["row_mask"] >> LANE // 16 & 1) & (fields["bank_mask"] >> LANE // 4 % 4 & 1)
-
-    def write(w: Waves, value: Any) -> None:
-        active = w.active()
-        where = active & allowed.astype(bool)
-        if not fields["bc"]:
-            where = where & there & active[:, lanes]
-        w.vector(index, value.view(U32), where)
-
-    return write
 
 
 def read_first_lane(instruction: Instruction) -> Callable[[Waves], None]:

@@ -13,7 +13,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations.vector_float import COMPARE
 from eagle3_tools.amdgpu.emulator.operations.vector_integer import INTEGER, amount
-from eagle3_tools.amdgpu.emulator.waves import Waves, constant, scalar_result, source
+from eagle3_tools.amdgpu.emulator.waves import Waves, constant, scalar_result, source, sources
 from eagle3_tools.aot.amd.decode import EXEC, VCC, Instruction, Kind, Operand, signed
 
 U32, U64, I64 = np.uint32, np.uint64, np.int64
@@ -136,12 +136,12 @@ def scalar(i: Instruction) -> Run | None:
         taken = BRANCHES[i.name]
         return lambda w: np.where(taken(w), i.target, i.pc + i.size)
     if i.encoding.startswith("SOPC"):
-        return _compare(i, [source(o) for o in i.sources])
+        return _compare(i, sources(i))
     if i.encoding.startswith("SOPK"):
         return _with_immediate(i)
     if not i.encoding.startswith(("SOP1", "SOP2")):
         return None
-    reads = [source(o) for o in i.sources]
+    reads = sources(i)
     if i.name.endswith("_saveexec_b64"):
         return _save_exec(i, reads[0])
     if i.name in ("s_bitset0_b32", "s_bitset1_b32"):
