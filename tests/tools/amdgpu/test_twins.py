@@ -182,6 +182,6 @@ def test_almost_every_wait_that_is_dropped_is_missed(
     for kernel in kernels_of(request.getfixturevalue(name).program):
         assert not missing_waits(kernel.code, kernel.entry)
         for i in [i for i in kernel.code.values() if i.name == "s_waitcnt"]:
-            dropped = kernel.code | {i.pc: replace(i, name="s_nop")}
+            dropped = {**kernel.code, i.pc: replace(i, name="s_nop")}
             found.append(bool(missing_waits(dropped, kernel.entry)))
     assert np.mean(found) > 0.8, f"{sum(found)} of {len(found)}"

@@ -59,6 +59,7 @@ class Device:
         self._functions: dict[int, Function] = {}
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._launches = self._instructions = 0
+        self._translation_s = 0.0
         self._operations = {
             LOAD: self._load,
             FUNCTION: self._function,
@@ -86,7 +87,7 @@ class Device:
         total = sum(self._seconds.values())
         lines = [
             f"[twin] device {self._number}: {self._launches} launches, {self._instructions} "
-            f"wave instructions, {total:.1f} s"
+            f"wave instructions, {total:.1f} s, {self._translation_s:.1f} s to translate kernels"
         ]
         if int(os.environ.get("TWIN_TRACE", "0")):
             slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
@@ -143,6 +144,9 @@ class Device:
             function.code.fill_hidden(function.name, segment, grid, threads)
             segment += bytes(-len(segment) % 8)
             kernel, machine = function.loaded()
+            loaded = time.monotonic()
+            self._translation_s += loaded - started
+            started = loaded
             counts = launch(
                 *(kernel, self._memory, np.frombuffer(segment, np.uint64).tolist()),
                 grid=grid,

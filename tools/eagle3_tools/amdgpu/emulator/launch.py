@@ -4,7 +4,6 @@ Source: LLVM's "User Guide for AMDGPU Backend", "Initial Kernel Execution State"
 work-item ids into one vector register.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from eagle3_tools.aot.amd.machine_code import Kernel
 
 MOST_WAVES = 256
 """Waves of a batch. More do not fit in caches; fewer have more Python overhead."""
-_LDS_BITS = re.compile(r"ds_\w+_[biu](8|16)\b")
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,12 @@ def launch(
     waves = -(-int(np.prod(threads)) // LANES)
     machine = machine or Machine(kernel)
     counted = machine.counts
-    lds_bytes = kernel.lds_bytes + dynamic_lds
+    lds_sizes = kernel.lds_bytes + dynamic_lds, machine.granule
     memory.begin_launch(len(there))
     before = memory.loads_beyond, memory.loads_unwritten
 
     def ready(part: Sequence[tuple[int, int, int]]) -> Waves:
-        w = _waves(kernel, memory, part, grid, threads, lds_bytes, poison)
+        w = _waves(kernel, memory, part, grid, threads, lds_sizes, poison)
         _set_registers(w, kernel, where, part, threads)
         return w
 
@@ -97,14 +95,14 @@ def _waves(
     groups: Sequence[tuple[int, int, int]],
     grid: tuple[int, int, int],
     threads: tuple[int, int, int],
-    lds_bytes: int,
+    lds_sizes: tuple[int, int],
     poison: int,
 ) -> Waves:
     count = -(-int(np.prod(threads)) // LANES)
     group = np.repeat(np.arange(len(groups)), count)
     number = np.tile(np.arange(count), len(groups))
     identity = np.array([x + grid[0] * (y + grid[1] * z) for x, y, z in groups])[group]
-    lds = LocalMemory(len(groups), lds_bytes, _granule(kernel), poison)
+    lds = LocalMemory(len(groups), *lds_sizes, poison)
     return Waves(group, number, identity, memory, lds, kernel.arch, poison)
 
 
@@ -113,12 +111,6 @@ def _segment(arguments: Sequence[int], poison: int) -> np.ndarray:
     segment = np.full(-(-max(len(arguments), 1) // 8) * 16, poison, np.uint32).view(np.uint64)
     segment[: len(arguments)] = arguments
     return segment
-
-
-def _granule(kernel: Kernel) -> int:
-    """Return the smallest access to local memory in bytes: accesses conflict within such a unit."""
-    found = (_LDS_BITS.match(i.name) for i in kernel.code.values())
-    return min([4, *(int(bits[1]) // 8 for bits in found if bits)])
 
 
 def _set_registers(

@@ -4,12 +4,22 @@ Two waves conflict if one writes bytes that the other reads or writes and no bar
 the result then depends on the order in hardware.
 """
 
+import re
+from collections.abc import Iterable
+
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.memory import Fault, gather, scatter
 
+_BITS = re.compile(r"ds_\w+_[biu](8|16)\b")
 _MANY = 63
 """Stands for several reading waves; a workgroup has at most 16."""
+
+
+def granule_of(names: Iterable[str]) -> int:
+    """Return the smallest access of a kernel's instructions in bytes, the unit of conflicts."""
+    found = (_BITS.match(name) for name in names)
+    return min([4, *(int(bits[1]) // 8 for bits in found if bits)])
 
 
 class LocalMemory:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_tools.amdgpu.emulator.local_memory import granule_of
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations import translate
 from eagle3_tools.amdgpu.emulator.waves import Waves
@@ -20,10 +21,11 @@ _NOWHERE = 1 << 62
 
 
 class Machine:
-    """Executes one kernel."""
+    """Executes one kernel. `granule` is the unit of conflicts in its local memory, in bytes."""
 
     def __init__(self, kernel: Kernel):
         self._kernel = kernel
+        self.granule = granule_of(i.name for i in kernel.code.values())
         self._runs: dict[int, tuple[Instruction, Callable[[Waves], Any]]] = {}
         self._executed: Counter[int] = Counter()
 

@@ -5,7 +5,9 @@ Source: LLVM's "User Guide for AMDGPU Backend", "Code Object" and "Kernel Descri
 
 import re
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from eagle3_tools.aot.amd.code_object import read_metadata
@@ -19,19 +21,42 @@ _BEFORE = {1: 4, 2: 2, 4: 2}
 launch's packet, its queue."""
 
 
+class Code(Mapping[int, Instruction]):
+    """Instructions by their distance from the first, decoded when the first one is asked for.
+
+    `raw` is the machine code. Raises ValueError if its bytes are no CDNA instructions.
+    """
+
+    def __init__(self, raw: bytes):
+        self.raw = raw
+
+    @cached_property
+    def _decoded(self) -> dict[int, Instruction]:
+        return decode(self.raw, 0)
+
+    def __getitem__(self, pc: int) -> Instruction:
+        return self._decoded[pc]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self._decoded)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel in a code object.
 
-    code: instructions by address; entry: the first one. lds_bytes: without the dynamic part.
-    user_registers: scalar registers set before the start; group_ids: which of x, y and z follow
-    them. arguments_at: the first of two scalar registers with the arguments' address. arguments:
-    metadata of each.
+    code: instructions by their distance from the first; entry: where it begins. lds_bytes:
+    without the dynamic part. user_registers: scalar registers set before the start; group_ids:
+    which of x, y and z follow them. arguments_at: the first of two scalar registers with the
+    arguments' address. arguments: metadata of each.
     """
 
     name: str
     arch: str
-    code: dict[int, Instruction]
+    code: Mapping[int, Instruction]
     entry: int
     lds_bytes: int
     scratch_bytes: int
@@ -68,8 +93,8 @@ def _read_kernel(
     return Kernel(
         name=name,
         arch=arch,
-        code=decode(image[start : start + size], start),
-        entry=start,
+        code=Code(image[start : start + size]),
+        entry=0,
         lds_bytes=lds,
         scratch_bytes=scratch,
         user_registers=resources2 >> 1 & 31,

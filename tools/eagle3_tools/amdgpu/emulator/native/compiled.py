@@ -5,15 +5,18 @@ few new ones; its own library calls them.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from eagle3_tools.amdgpu.emulator.native.layout import Layout
 from eagle3_tools.amdgpu.emulator.native.source import RUNTIME, c_source
+from eagle3_tools.aot.amd.machine_code import Code, Kernel
 
 _FLAGS = (
     *("-march=native", "-std=gnu11", "-shared", "-fPIC", "-w", "-fwrapv", "-Wl,-z,defs"),
@@ -23,11 +26,37 @@ _FAST = "-O3", "--param", "max-completely-peel-times=1"
 _PACKAGE = Path(__file__).parents[1]
 
 
-def compiled(layout: Layout, arch: str) -> Path:
-    """Return the library of a kernel, compiled unless it is kept.
+@dataclass(frozen=True)
+class NativeForm:
+    """A kernel's C form: its library, vector registers of a wave, and the names in each block."""
+
+    library: str
+    registers: int
+    blocks: Sequence[Mapping[str, int]]
+
+
+def native_form(kernel: Kernel, entries: Sequence[int] = ()) -> NativeForm:
+    """Return the C form of a kernel. Machine code whose form is kept is not decoded again.
 
     Raises Fault if an instruction has no C form, RuntimeError without gcc.
     """
+    if not isinstance(kernel.code, Code):
+        return _made(kernel, entries)
+    kept = _folder() / f"{_digest(repr((kernel.arch, entries, kernel.code.raw)))}.json"
+    if kept.exists():
+        return NativeForm(**json.loads(kept.read_text()))
+    form = _made(kernel, entries)
+    _write(kept, json.dumps(vars(form)))
+    return form
+
+
+def _made(kernel: Kernel, entries: Sequence[int]) -> NativeForm:
+    layout = Layout.of(kernel, entries)
+    return NativeForm(str(_compiled(layout, kernel.arch)), layout.registers, layout.blocks)
+
+
+def _compiled(layout: Layout, arch: str) -> Path:
+    """Return the library of a kernel, compiled unless it is kept."""
     instructions = repr([(i, i.operands, i.fields) for i in layout.reached.values()])
     target = _folder() / f"{_digest(f'{arch} {layout.entries} {instructions}')}.so"
     if not target.exists():
@@ -46,11 +75,16 @@ def _functions(texts: Mapping[str, str]) -> dict[str, Path]:
         names = _folder() / f"{_digest(' '.join(missing))}.names"
         text = "\n".join([RUNTIME, *(texts[name] for name in missing)])
         _compile(text, names.with_suffix(".so"), *_FAST)
-        kept = names.with_suffix(f".{os.getpid()}")
-        kept.write_text(" ".join(missing))
-        kept.rename(names)
+        _write(names, " ".join(missing))
         there |= dict.fromkeys(missing, names)
     return {name: there[name].with_suffix(".so") for name in texts}
+
+
+def _write(target: Path, text: str) -> None:
+    """Write a file, which appears atomically."""
+    kept = target.with_suffix(f".{os.getpid()}")
+    kept.write_text(text)
+    kept.rename(target)
 
 
 def _compile(text: str, target: Path, *flags: str) -> None:

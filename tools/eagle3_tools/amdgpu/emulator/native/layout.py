@@ -1,5 +1,6 @@
 """Basic blocks of a kernel, in the order of the C form's counters."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,7 @@ _MOST_REGISTERS = 512
 class Layout:
     """The instructions that can be reached, by address and in its order.
 
-    A wave begins at one of `entries`. `leaders` are the addresses at which blocks begin; `blocks`
-    has the names of each block's instructions.
+    A wave begins at one of `entries`. `leaders` are the addresses at which blocks begin.
     """
 
     entries: tuple[int, ...]
@@ -39,13 +39,13 @@ class Layout:
         return cls(entries, dict(sorted(found.items())), tuple(sorted(leaders & set(found))))
 
     @property
-    def blocks(self) -> list[list[str]]:
-        """Names of the instructions of each block."""
-        blocks: list[list[str]] = []
+    def blocks(self) -> list[Counter[str]]:
+        """Count the instructions of each block by name."""
+        blocks: list[Counter[str]] = []
         for pc, i in self.reached.items():
             if pc in self.leaders:
-                blocks.append([])
-            blocks[-1].append(i.name)
+                blocks.append(Counter())
+            blocks[-1][i.name] += 1
         return blocks
 
     @property

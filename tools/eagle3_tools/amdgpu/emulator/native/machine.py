@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from eagle3_tools.amdgpu.emulator.local_memory import granule_of
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
-from eagle3_tools.amdgpu.emulator.native.compiled import compiled
-from eagle3_tools.amdgpu.emulator.native.layout import Layout
+from eagle3_tools.amdgpu.emulator.native.compiled import native_form
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
 
@@ -42,18 +42,21 @@ class NativeMachine:
 
     def __init__(self, kernel: Kernel, entries: Sequence[int] = ()):
         self._kernel = kernel
-        self._layout = Layout.of(kernel, entries)
-        self._library = ctypes.CDLL(str(compiled(self._layout, kernel.arch)))
-        self._executed = np.zeros(len(self._layout.blocks), np.uint64)
+        form = native_form(kernel, entries)
+        self._registers = form.registers
+        self._library = ctypes.CDLL(form.library)
+        self._executed = np.zeros(len(form.blocks), np.uint64)
+        self._names = sorted({name for block in form.blocks for name in block})
+        self.granule = granule_of(self._names)
+        self._counts = np.array(
+            [[block.get(name, 0) for name in self._names] for block in form.blocks], np.uint64
+        )
 
     @property
     def counts(self) -> Counter[str]:
         """Executed wave instructions, by name."""
-        total: Counter[str] = Counter()
-        for block, times in zip(self._layout.blocks, self._executed.tolist(), strict=True):
-            for name in block if times else ():
-                total[name] += times
-        return total
+        total = (self._executed @ self._counts).tolist()
+        return Counter(dict(zip(self._names, total, strict=True)))
 
     def run(self, w: Waves, groups: Sequence[tuple[int, int, int]], grid: Sequence[int]) -> None:
         """Run workgroups, each of which starts with the registers of `w`, the waves of one.
@@ -74,7 +77,7 @@ class NativeMachine:
     def _launch(
         self, w: Waves, ids: np.ndarray | None, identity: np.ndarray, start: int = 0
     ) -> None:
-        raw, registers = w.memory.raw(), self._layout.registers
+        raw, registers = w.memory.raw(), self._registers
         vectors = np.ascontiguousarray(w.vectors[:registers].transpose(1, 0, 2))
         scalars = np.ascontiguousarray(w.scalars.T)
         flags = np.ascontiguousarray(

@@ -8,6 +8,7 @@ of its 64 lanes; consecutive statements of lanes share a loop, which gcc vectori
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ _CALLS = {"trunc", "floor", "ceil", "rint", "exp2", "sqrt", "sin", "cos"} | {
 }
 
 
+@cache
 def c_type(dtype: Any) -> str:
     """Return the C type of a NumPy type; a boolean is a word that is 0 or 1."""
     name = np.dtype(dtype).name
@@ -124,7 +126,8 @@ class Trace:
         kind = numbers.dtype
         if kind.kind == "f":  # As bits, because a NaN is no constant in C.
             numbers = numbers.view(f"u{kind.itemsize}")
-        text = ", ".join(map(_literal, numbers))
+        end = "ull" if numbers.dtype.kind == "u" else "ll"
+        text = ", ".join([f"{number:d}{end}" for number in numbers.tolist()])
         word = f"static const {c_type(numbers.dtype)} {name}[] = {{{text}}};"
         self.segments[0].append(word)
         if kind != numbers.dtype:
