@@ -58,7 +58,8 @@ def slurm_step() -> tuple[str, int, int]:
 
 def _start_service(bind: str, num_processes: int) -> None:
     """Start the service and wait until it listens. Its stdin closes when this process ends."""
-    command = [sys.executable, "-m", "eagle3_jax.coordination", bind, str(num_processes)]
+    # -P: the service imports JAX, never a jax.py of the current folder.
+    command = [sys.executable, "-P", __file__, bind, str(num_processes)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     service = subprocess.Popen(  # Ctrl-C is for the parent.
         command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from taken_names import folder_with_taken_names
 
 from convert.command_line.parser import SHELLS, OneLineParser
 from convert.command_line.reading import add_config_flag, read_command
@@ -90,10 +91,17 @@ def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(
     assert error.endswith(f"did you mean {meant}?\n") and error.count("\n") == 1
 
 
-def test_a_command_that_is_run_as_a_module_is_the_command() -> None:
-    command = [sys.executable, "-m", "serve.cli", "--prot"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("eagle3-")
+def test_commands_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    scripts = [[Path(sys.executable).with_name(name)] for name in COMMANDS]
+    module = [sys.executable, "-P", "-m", "serve.cli"]
+    place, pipe = folder_with_taken_names(tmp_path), subprocess.PIPE
+    started = {
+        subprocess.Popen([*command, "--help"], cwd=place, text=True, stdout=pipe, stderr=pipe)
+        for command in [*scripts, module]
+    }
+    for process in started:
+        said, error = process.communicate()
+        assert said.startswith("usage: eagle3-"), error
 
 
 def test_a_flag_that_resembles_none_is_refused_without_a_guess(

@@ -13,7 +13,7 @@ from serve.options.serve_flags import parse_serve_flags
 
 COMMANDS = entry_points(ROOT)
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OURS = re.compile(r"eagle3-[a-z]+\b|python -m (convert|eagle3_tools)")
+OURS = re.compile(r"eagle3-[a-z]+\b|python -P -m (convert|eagle3_tools)")
 ENDS = {"&&", "||", "|", "&", ";", ">", "2>"}
 
 
@@ -48,8 +48,8 @@ def commands_in(line: list[str]) -> Iterator[list[str]]:
             continue
         while words and re.match(r"[A-Z_]+=", words[0]):
             del words[0]
-        if words[:2] == ["python", "-m"]:
-            words[:3] = [" ".join(words[:3])]
+        if words[:3] == ["python", "-P", "-m"]:
+            words[:4] = [" ".join(words[:4])]
         synopsis = any(word.startswith("[-") for word in words)
         if words and words[0] in COMMANDS and not synopsis:
             yield words

@@ -45,7 +45,7 @@ def _layers(text: str) -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m convert.equivalence",
+        prog="python -P -m convert.equivalence",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

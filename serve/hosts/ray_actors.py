@@ -6,8 +6,9 @@ Ray places them and reports those that end early.
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ class Actors:
         self._run, self._argv, self._options, self._notify = run, list(argv), options, notify
         self._placed: list[PlacedActor] = []
         variables = {n: v for n, v in os.environ.items() if n.startswith(PASSED_ON)}
-        ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
+        # Ray's workers import from the folder that is current here: the user's may hold a jax.py.
+        with chdir(sys.prefix):
+            ray.init(runtime_env={"env_vars": variables}, include_dashboard=False)
         self._address = get_node_ip_address()
         self._group = reserve_placement(options, self._address)
 

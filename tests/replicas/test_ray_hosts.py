@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from taken_names import folder_with_taken_names
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
@@ -94,10 +95,13 @@ def started(
     environment |= {"JAX_NUM_CPU_DEVICES": str(devices), "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(programs)}
-    command = [sys.executable, "-m", "serve.cli", *SIZES, "--port", str(port), *flags]
+    command = [sys.executable, "-P", "-m", "serve.cli", *SIZES, "--port", str(port), *flags]
     log = folder / f"{port}.log"
     with log.open("wb") as error:
-        return Server(subprocess.Popen(command, env=environment, stderr=error), port, log)
+        process = subprocess.Popen(
+            command, env=environment, stderr=error, cwd=folder_with_taken_names(folder)
+        )
+        return Server(process, port, log)
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:

@@ -17,6 +17,7 @@ import httpx
 from driving import drive
 from oracle_files import ORACLES
 from probe import status_of
+from taken_names import folder_with_taken_names
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
@@ -80,7 +81,7 @@ def several_processes(
     """while_meeting: called while process 0 waits for the others, which are not started."""
     http, coordinator, calls = free_ports()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
-    command = [sys.executable, "-c", SERVER, str(target)]
+    command = [sys.executable, "-P", "-c", SERVER, str(target)]
     command += [*sizes.flags, "--num-processes", f"{sizes.count}"]
     command += ["--max-num-seqs", "2", "--max-model-len", "256", "--port", f"{http}"]
     command += ["--speculative-config", speculation, "--block-size", "4"]
@@ -93,13 +94,16 @@ def several_processes(
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(target.parent / "programs")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     environment |= {"JAX_NUM_CPU_DEVICES": f"{sizes.devices}"}
+    place = folder_with_taken_names(directory)
     logs = [directory / f"{process}.log" for process in range(sizes.count)]
     group = Group([], f"http://127.0.0.1:{http}", logs, hosts)
     try:
         for process, log in enumerate(logs):
             with log.open("wb") as error:
                 argv = [*command, "--process-id", f"{process}"]
-                group.processes.append(subprocess.Popen(argv, env=environment, stderr=error))
+                group.processes.append(
+                    subprocess.Popen(argv, env=environment, stderr=error, cwd=place)
+                )
             if process == 0:
                 while_meeting(group)
         wait_until_ready(group)

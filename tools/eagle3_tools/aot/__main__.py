@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m eagle3_tools.aot", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m eagle3_tools.aot", description=__doc__)
     parser.add_argument(
         "--arch",
         choices=ARCHS,

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m eagle3_tools.kernel_bench", description=__doc__
+        prog="python -P -m eagle3_tools.kernel_bench", description=__doc__
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="test the command on a CPU; measure nothing"

@@ -29,7 +29,7 @@ site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 set -e
 python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$here"/wheels/*
-PYTHONPATH="$here/source:$site" python3 -m {command} "$@"
+PYTHONPATH="$here/source:$site" python3 -P -m {command} "$@"
 """
 _BESIDE = """\
 import importlib, json, sys
@@ -123,7 +123,7 @@ def _lacking(modules: Sequence[str], there: Sequence[str]) -> list[str]:
 
 def _imported_beside(core: Sequence[str], modules: Sequence[str]) -> set[str]:
     """Return distributions that a process loads only when it imports these modules."""
-    command = [sys.executable, "-c", _BESIDE, " ".join(core), " ".join(modules)]
+    command = [sys.executable, "-P", "-c", _BESIDE, " ".join(core), " ".join(modules)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return set(json.loads(said.splitlines()[-1]))
 
@@ -145,8 +145,9 @@ def _with_requirements(names: Collection[str]) -> set[str]:
 
 
 def _download(wanted: Sequence[str], folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary=:all:", "--python-version", PYTHON]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet"]
+    command += ["--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--python-version", PYTHON]
     for version in _GLIBC:
         command += ["--platform", f"manylinux_2_{version}_x86_64"]
     command += ["--platform", "manylinux2014_x86_64", "--implementation", "cp"]

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> Namespace:
-    parser = OneLineParser(prog="python -m eagle3_tools.plan", description=__doc__)
+    parser = OneLineParser(prog="python -P -m eagle3_tools.plan", description=__doc__)
     parser.add_argument("--arch", choices=AMD, action="append", help="default: both")
     parser.add_argument(
         "--scheme", choices=get_args(WeightScheme), action="append", help="default: all"

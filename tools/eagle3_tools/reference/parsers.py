@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 MODULES = ("convert.equivalence", "eagle3_tools.kernel_bench", "eagle3_tools.aot")
-"""Modules with flags that are run as `python -m NAME`."""
+"""Modules with flags that are run as `python -P -m NAME`."""
 
 
 class Reached(BaseException):
@@ -26,7 +26,7 @@ def entry_points(root: Path) -> dict[str, str]:
     for folder in (root, root / "tools"):
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
         scripts |= project["project"]["scripts"]
-    return scripts | {f"python -m {name}": f"{name}.__main__:main" for name in MODULES}
+    return scripts | {f"python -P -m {name}": f"{name}.__main__:main" for name in MODULES}
 
 
 def parser_of(entry_point: str) -> ArgumentParser:

@@ -19,7 +19,7 @@ NO_AUTOTUNING = "--xla_gpu_autotune_level=0"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the command's exit status."""
-    parser = argparse.ArgumentParser(prog="python -m eagle3_tools.twin", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m eagle3_tools.twin", description=__doc__)
     parser.add_argument("-n", type=int, default=1, metavar="N", help="devices (default 1)")
     parser.add_argument("-m", type=int, default=2, metavar="GIB", help="memory of each (default 2)")
     parser.add_argument("--cache", type=Path, default=Path(".cache/rocm-twin"), metavar="DIR")
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start_emulator(path: str) -> subprocess.Popen[bytes]:
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "eagle3_tools.twin.worker", path]
+    command = [sys.executable, "-P", "-m", "eagle3_tools.twin.worker", path]
     emulator = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | one_thread)
     assert emulator.stdout
     if not emulator.stdout.readline():

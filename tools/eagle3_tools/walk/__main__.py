@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m eagle3_tools.walk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -P -m eagle3_tools.walk", description=__doc__)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the lines and answers")
     parser.add_argument("--expect", type=Path, metavar="FILE", help="a record to compare with")
     parser.add_argument("--only", nargs="+", metavar="PART", help=", ".join(p.name for p in PARTS))

@@ -57,7 +57,7 @@ class Place:
         code = ["-m", command] if module is None else ["-c", _RUN.format(module=module)]
         try:
             done = subprocess.run(
-                [sys.executable, *code, *map(str, flags)],
+                [sys.executable, "-P", *code, *map(str, flags)],
                 capture_output=True,
                 text=True,
                 timeout=self.left_s,

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
-SERVER = (sys.executable, "-c", "import sys; from serve.cli import main; sys.exit(main())")
+SERVER = (sys.executable, "-P", "-c", "import sys; from serve.cli import main; sys.exit(main())")
 READY_TIMEOUT_S = 1800.0
 
 

@@ -184,7 +184,7 @@ def run_command(
     Ends the process with status 2 and one line for bad flags. Returns the exit status.
     """
     parser = OneLineParser(
-        prog=f"python -m eagle3_tools.plan.compile.{name}", description=description
+        prog=f"python -P -m eagle3_tools.plan.compile.{name}", description=description
     )
     parser.add_argument("folder", type=_directory)
     parser.add_argument(

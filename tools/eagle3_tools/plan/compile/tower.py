@@ -61,7 +61,7 @@ class Job:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="python -m eagle3_tools.plan.compile.tower", description=__doc__)
+    parser = OneLineParser(prog="python -P -m eagle3_tools.plan.compile.tower", description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument(
         "--arch",
