@@ -24,7 +24,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
-	prove-server prove-training prove-hosts prove-status mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
+	prove-server prove-training prove-hosts prove-guide prove-status dist dist-check mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
 	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-kernels peer-speed lint lock clean
 
@@ -53,6 +53,22 @@ page-check: .venv/installed-page-check
 # The documentation as a site, in .cache/site; a link that leads nowhere fails. SERVE=1 serves it on port 8001.
 docs: .venv/installed-docs
 	$(BIN)/mkdocs $(if $(SERVE),serve --dev-addr 127.0.0.1:8001,build)
+
+# Wheels and sdists of product and workshop, in dist; built twice from the commit's time, byte for byte equal.
+dist: .venv/installed-dist
+	rm -rf dist .cache/dist-again
+	for folder in dist .cache/dist-again; do for project in . tools; do \
+		(export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); cd $$project && \
+			$(CURDIR)/$(BIN)/hatchling build --directory $(CURDIR)/$$folder) || exit 1; done; done
+	diff -r dist .cache/dist-again
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+# The wheels in empty environments, with the oldest and the newest JAX: every command, from another folder.
+# DIST_CHECK="PYTHON ..." names other Pythons than 3.11, 3.12 and 3.13.
+dist-check: dist
+	$(PYTHON) tests/dist_check.py $(DIST_CHECK)
+	$(if $(DIST_CHECK),,@$(PASSED) $@)
 
 # The proofs and the worlds at full length; `make test` runs their short form.
 prove: .venv/installed-test
@@ -145,8 +161,13 @@ rehearse-gpu: .venv/installed-test
 prove-training: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
 		tests/tools/plan/test_training_step.py \
-		$(addprefix tests/serve/train/test_,documented_commands.py features_command.py images.py several_processes.py)
+		$(addprefix tests/serve/train/test_,features_command.py images.py several_processes.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
+	@$(PASSED) $@
+
+# docs/guide, word for word: every line that needs no published checkpoint, GPU or network.
+prove-guide: .venv/installed-test
+	$(BIN)/python -m pytest --long tests/test_guide.py
 	@$(PASSED) $@
 
 # What needs XLA's ROCm compiler or AMD's tables; the emulator's cases are in `make test`.
@@ -285,6 +306,10 @@ clean:
 
 .venv/installed-docs: .venv/installed
 	$(BIN)/$(INSTALL) '.[docs]' --editable tools
+	touch $@
+
+.venv/installed-dist: .venv/installed-test
+	$(BIN)/$(INSTALL) '.[dist]' --editable tools
 	touch $@
 
 .venv/installed-fuzz: .venv/installed-test

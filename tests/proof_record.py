@@ -26,6 +26,8 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-kernels": ("eagle3_jax", *KERNELS),
     "prove-checkpoints": ("convert", "eagle3_jax/config", "tests/convert", "tests/equivalence"),
     "prove-tiers": ("eagle3_jax/engine/kv", "serve/kv_transfer", "serve/kv_events"),
+    "prove-guide": ("docs/guide", "serve", "convert"),
+    "dist-check": ("pyproject.toml", "tools/pyproject.toml", "serve", "convert"),
     "prove-server": ("serve", "tests/serve"),
     "prove-training": ("eagle3_jax/training", "serve/train", "tests/eagle3_jax/training"),
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),

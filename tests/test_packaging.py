@@ -1,10 +1,12 @@
 """Both wheels contain exactly their packages, and all entry points of pyproject.toml exist."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"eagle3_jax", "pallas_kernels", "convert", "serve"}
@@ -34,6 +36,20 @@ def test_product_and_workshop_have_one_version() -> None:
     assert TOOLS["project"]["version"] == version
     assert TOOLS["project"]["dependencies"] == [f"eagle3-jax=={version}"]
     assert PROJECT["project"]["optional-dependencies"]["tools"] == [f"eagle3-jax-tools=={version}"]
+    newest = re.search(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert newest and newest[1] == version == citation["version"]
+
+
+def test_workflows_run_commands_that_exist() -> None:
+    made = (ROOT / "Makefile").read_text()
+    for path in (ROOT / ".github").rglob("*.y*ml"):
+        content = yaml.safe_load(path.read_text())
+        for job in content.get("jobs", {}).values():
+            lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+            for name, *words in map(str.split, lines):
+                assert name != "make" or f"\n{words[0]}: " in made
+                assert not name.startswith(".") or (ROOT / name).is_file()
 
 
 @pytest.mark.parametrize("package", sorted(FOLDERS))
