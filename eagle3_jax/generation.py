@@ -49,8 +49,8 @@ def generate(
     """Complete every prompt; with n > 1 a prompt's answers are adjacent, with rising seeds.
 
     With the method "coupled", seed and prompt determine the tokens, whatever the draft and k (in
-    exact mode bit for bit). "standard" preserves only the distribution, and "synthetic", which
-    takes the mean tokens committed per round, not even that (eagle3_jax.speculative.method).
+    exact mode bit for bit). "standard" and "block" preserve only the distribution, and "synthetic",
+    which takes the mean tokens committed per round, not even that (eagle3_jax.speculative.method).
     Without a draft, k matters only in exact mode, where it fixes the program. Raises ValueError for
     options that are not implemented and for prompts that cannot run.
     """

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from eagle3_jax.speculative.method import SpeculationMethod, Widths, speculation_method, tree_shape
+from eagle3_jax.speculative.method import (
+    DRAFT_SAMPLE_METHODS,
+    SpeculationMethod,
+    Widths,
+    speculation_method,
+    tree_shape,
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ class EngineConfig:
         enable_prefix_caching: Reuse KV pages of sequences with the same prefix.
         enable_structured_outputs: Compile the programs of grammars if grammars are available.
         rejection_sample_method, synthetic_*: See eagle3_jax.speculative.method.
+        draft_sample_method: `probabilistic` samples drafts; `greedy` takes the draft's best tokens.
         num_speculative_tokens_per_batch_size: Rows (first batch size, last, k' <= k).
         adaptive: Choose k' <= k by measurement. Each possible k' has its own programs.
         eagle_topk, num_draft_tokens: Draft trees of k levels, with SGLang's meanings; topk 1 is a
@@ -146,6 +153,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     enable_structured_outputs: bool = True
     rejection_sample_method: str = "coupled"
+    draft_sample_method: str = "probabilistic"
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None
     num_speculative_tokens_per_batch_size: BatchSizeTable | None = None
@@ -302,8 +310,11 @@ class EngineConfig:
             self.synthetic_acceptance_length,
             self.synthetic_acceptance_rates,
         )
-        levels = self.num_speculative_tokens
-        return replace(method, tree=tree_shape(self.eagle_topk, self.num_draft_tokens, levels))
+        if (drafts := self.draft_sample_method) not in DRAFT_SAMPLE_METHODS:
+            known = " or ".join(DRAFT_SAMPLE_METHODS)
+            raise ValueError(f"draft_sample_method must be {known}; got {drafts!r}")
+        tree = tree_shape(self.eagle_topk, self.num_draft_tokens, self.num_speculative_tokens)
+        return replace(method, tree=tree, greedy_drafts=drafts == "greedy")
 
     @property
     def chooses_k(self) -> bool:

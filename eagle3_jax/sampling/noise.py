@@ -18,9 +18,15 @@ class Stream(Enum):
     ACCEPT = (0xE2461F95, 0x3D70CA8B)
     RESIDUAL = (0x917BD20E, 0x68F53AC7)
 
-    def seed(self, seed: UInt32[Array, "... 2"]) -> UInt32[Array, "... 2"]:
-        """Return the stream's seed for each request's seed."""
-        return seed ^ jnp.array(self.value, jnp.uint32)
+    def seed(
+        self, seed: UInt32[Array, "batch 2"], starts: Int[Array, " batch"] | None = None
+    ) -> UInt32[Array, "batch 2"]:
+        """Return the stream's seed for each request's seed.
+
+        With `starts`, the lengths at which rounds begin, no two rounds of a request share noise.
+        """
+        salted = seed ^ jnp.array(self.value, jnp.uint32)
+        return salted if starts is None else salted.at[:, 1].add(starts.astype(jnp.uint32))
 
 
 def uniform(

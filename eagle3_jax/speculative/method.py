@@ -77,8 +77,9 @@ def tree_shape(topk: int, num_draft_tokens: int | None, levels: int) -> TreeShap
     return TreeShape(topk, num_draft_tokens)
 
 
-RejectionSampleMethod = Literal["coupled", "standard", "synthetic"]
+RejectionSampleMethod = Literal["coupled", "standard", "block", "synthetic"]
 METHODS: tuple[RejectionSampleMethod, ...] = get_args(RejectionSampleMethod)
+DRAFT_SAMPLE_METHODS = ("probabilistic", "greedy")
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,22 @@ class SpeculationMethod:
 
     Attributes:
         rejection_sample_method: Rule for accepting drafts. coupled: the target picks them with the
-            same noise. standard: rejection sampling on p / q. synthetic: the given rates.
+            same noise. standard: rejection sampling on p / q, token by token. block: all drafts
+            of a round together. synthetic: the given rates.
         synthetic_acceptance_rates: Entry i is the probability of accepting the first i + 1 drafts.
         tree: Size of the draft trees; None for chains.
+        greedy_drafts: Drafts are the draft's best tokens at any temperature, q is one-hot.
     """
 
     rejection_sample_method: RejectionSampleMethod = "coupled"
     synthetic_acceptance_rates: tuple[float, ...] | None = None
     tree: TreeShape | None = None
+    greedy_drafts: bool = False
 
     @property
     def needs_probs(self) -> bool:
         """True if drafts keep the probabilities that they were drawn from."""
-        return self.rejection_sample_method == "standard"
+        return self.rejection_sample_method in ("standard", "block")
 
     @property
     def needs_logits(self) -> bool:

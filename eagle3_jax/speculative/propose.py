@@ -34,6 +34,7 @@ class Drafts(NamedTuple):
 def draw_with_probs(
     logits: Float[Array, "batch rows draft_vocab"],
     positions: Int[Array, "batch rows"],
+    starts: Int[Array, " batch"],
     options: SamplingRows,
     target_ids: Int[Array, " draft_vocab"] | None,
     vocab_size: int,
@@ -42,10 +43,11 @@ def draw_with_probs(
 ) -> tuple[Int[Array, "batch rows"], Float[Array, "batch rows vocab"]]:
     """Draw like `sample`, but with the draft's own noise, and return the probabilities q too.
 
-    `axis` splits the draft's vocabulary, `target_axis` the target's.
+    `starts` are the lengths at which the rounds begin. `axis` splits the draft's vocabulary,
+    `target_axis` the target's.
     """
     scores = process_logits(logits, positions, options, target_ids, axis)
-    seed = Stream.DRAFT.seed(options.seed)[:, None]
+    seed = Stream.DRAFT.seed(options.seed, starts)[:, None]
     tokens = draw(logits, scores, positions, seed, options, target_ids, axis)
     probs = probabilities(scores, options.temperature, axis)
     if target_ids is None and axis == target_axis:
@@ -167,5 +169,7 @@ def _sample_draft(
     if not with_probs:
         return jnp.maximum(sample(logits, positions, rows.options, ids, axis)[:, 0], 0), None
     vocab_size = draft.config.vocab_size
-    tokens, q = draw_with_probs(logits, positions, rows.options, ids, vocab_size, axis, target_axis)
+    tokens, q = draw_with_probs(
+        logits, positions, rows.seq_lens, rows.options, ids, vocab_size, axis, target_axis
+    )
     return jnp.maximum(tokens[:, 0], 0), q[:, 0]

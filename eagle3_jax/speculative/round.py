@@ -80,6 +80,8 @@ def propose_round(
     vocabulary.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
+    if method.greedy_drafts:
+        batch = batch._replace(rows=_at_temperature_zero(batch.rows))
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
     if draft is None:
         assert not method.tree, "the runner refuses trees without a draft"
@@ -102,6 +104,11 @@ def propose_round(
                 biases=batch.biases,
             )
     return replace(state, draft_pools=pools), drafts
+
+
+def _at_temperature_zero(rows: SlotRows) -> SlotRows:
+    options = rows.options
+    return replace(rows, options=replace(options, temperature=jnp.zeros_like(options.temperature)))
 
 
 def verify_round(
@@ -200,7 +207,8 @@ def _decide(
 ) -> VerifyResult:
     """Decide the accepted drafts and the token after them by the method's rule."""
     if drafts.probs is not None:
-        return verify_by_rejection(logits, drafts, rows, axis)
+        block = method.rejection_sample_method == "block"
+        return verify_by_rejection(logits, drafts, rows, axis, block=block)
     if method.synthetic_acceptance_rates is not None:
         return verify_synthetic(logits, drafts.ids, rows, method.synthetic_acceptance_rates, axis)
     return verify(logits, drafts.ids, rows, axis)

@@ -28,6 +28,7 @@ from serve.chat_format.reasoning import after_reasoning, end_of_open_reasoning
 from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.openai.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
+from serve.options.foreign import describe_ignored_flags
 from serve.pair.generation_config import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,
@@ -144,6 +145,8 @@ def run(options: GenerateOptions) -> int:
     except (OSError, ValueError) as error:
         print(f"eagle3-generate: error: {error}", file=sys.stderr)
         return 2
+    for line in describe_ignored_flags(options.speculation.without_effect):
+        console.print(line, highlight=False)
     if synthetic := synthetic_field(engine.stats()):
         console.print("synthetic acceptance: answers are not the model's")
     with OfflineProgress(console, len(prompts)) as progress:

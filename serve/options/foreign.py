@@ -63,11 +63,24 @@ SWITCHES = {
 }
 SEVERAL_VALUES = {"--numa-node": "bind the process to its node with numactl"}
 KEYS = {
-    "--speculative-config kv_cache_dtype": "target and draft share pages of one dtype",
-    "--speculative-config max_model_len": "the draft goes as far as the target",
-    "--speculative-config quantization": "the draft's tensors say how they are quantised",
+    "attention_backend": KERNELS,
+    "code_revision": "no code of a checkpoint is run",
+    "disable_eagle_block_drop": "no cached page is dropped for the draft",
+    "disable_padded_drafter_batch": COMPILED,
+    "enforce_eager": COMPILED,
+    "kv_cache_dtype": "target and draft share pages of one dtype",
+    "max_model_len": "the draft goes as far as the target",
+    "moe_backend": KERNELS,
+    "quantization": "the draft's tensors say how they are quantised",
+    "use_local_argmax_reduction": "devices exchange one score and id per row",
 }
-REASONS = {**WITH_VALUE, **SWITCHES, **SEVERAL_VALUES, **KEYS}
+"""Keys of --speculative-config."""
+REASONS = {
+    **WITH_VALUE,
+    **SWITCHES,
+    **SEVERAL_VALUES,
+    **{f"--speculative-config {key}": reason for key, reason in KEYS.items()},
+}
 CHOICES = {
     "--dtype": ("auto",),
     "--load-format": ("auto", "safetensors"),

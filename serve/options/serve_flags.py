@@ -44,8 +44,7 @@ def parse_serve_flags(argv: Sequence[str]) -> tuple[ServeOptions, list[str]]:
 
 def _read(flags: argparse.Namespace) -> tuple[ServeOptions, list[str]]:
     options = check_options(flags)
-    keys = [f"--speculative-config {key}" for key in options.speculation.without_effect]
-    return options, [*flags.without_effect, *keys]
+    return options, [*flags.without_effect, *options.speculation.without_effect]
 
 
 def _build_parser() -> OneLineParser:

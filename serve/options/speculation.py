@@ -7,11 +7,9 @@ from typing import Any
 
 from convert.command_line.options import add_options, flags_of, json_object, option
 from eagle3_jax.engine.config import EngineConfig
+from serve.options.foreign import KEYS as KEYS_WITHOUT_EFFECT
 
 DEFAULT_K = EngineConfig.num_speculative_tokens
-DRAFT_KEYS = ("quantization", "max_model_len", "kv_cache_dtype")
-"""vLLM's keys for the draft alone. Here tensors define its quantisation, and it shares the target's
-length and cache dtype."""
 NUMBER = (int, float)
 SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
     "model": ((str,), "a directory or a hub id"),
@@ -24,10 +22,20 @@ SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
     ),
     "draft_tensor_parallel_size": ((int,), "an integer"),
     "rejection_sample_method": ((str,), "a name"),
+    "draft_sample_method": ((str,), "'probabilistic' or 'greedy'"),
     "synthetic_acceptance_length": (NUMBER, "a number"),
     "synthetic_acceptance_rates": ([NUMBER], "a list of numbers"),
 }
 """Keys of --speculative-config -> type and description of their values."""
+REFUSED_KEYS: Mapping[str, str] = {
+    "disable_by_batch_size": "give num_speculative_tokens_per_batch_size",
+    "draft_load_config": "the draft is loaded as the target is",
+    "enable_adaptive_verification": "--adaptive chooses k",
+    "parallel_drafting": "drafts are made one after the other",
+    "tensor_parallel_size": "give draft_tensor_parallel_size",
+    "use_heterogeneous_vocab": "target and draft have one tokenizer",
+}
+"""vLLM's keys that ask for what this engine lacks, with the reason; null and false are accepted."""
 KEYS = {"draft": "model", "draft_revision": "revision"}
 """Options whose keys of --speculative-config have other names."""
 
@@ -41,7 +49,9 @@ def _is(kind: Any, value: Any) -> bool:
 
 def _read_config(text: str) -> dict[str, Any]:
     config = json_object(text)
-    known = (*SPECULATIVE_KEYS, *DRAFT_KEYS)
+    for key in (key for key in REFUSED_KEYS if config.pop(key, None) not in (None, False)):
+        raise ArgumentTypeError(f"{key} is not supported: {REFUSED_KEYS[key]}; leave it out")
+    known = (*SPECULATIVE_KEYS, *KEYS_WITHOUT_EFFECT)
     if unknown := sorted(set(config) - set(known)):
         raise ArgumentTypeError(f"has unknown keys {unknown}; there are {', '.join(known)}")
     for key, value in config.items():
@@ -65,7 +75,10 @@ class KeyFlags:
         int,
     )
     rejection_sample_method: str | None = option(
-        "--rejection-sample-method NAME", "coupled (default), standard or synthetic"
+        "--rejection-sample-method NAME", "coupled (default), standard, block or synthetic"
+    )
+    draft_sample_method: str | None = option(
+        "--draft-sample-method NAME", "probabilistic (default) or greedy"
     )
     synthetic_acceptance_length: float | None = option(
         "--synthetic-acceptance-length L", "mean tokens of a round", float
@@ -119,7 +132,7 @@ class Speculation:
 
     `draft` is a directory or hub id with its `revision`; None for the embedded draft or no draft.
     `engine` has fields of EngineConfig. `draft_tensor_parallel_size` None means as many devices as
-    the target. `without_effect` lists given keys that change nothing.
+    the target. `without_effect` names given keys that change nothing.
     """
 
     draft: str | None = None
@@ -176,7 +189,9 @@ def _as_given(flags: Namespace) -> Speculation:
 def _from_keys(config: Mapping[str, Any], flags: Namespace) -> Speculation:
     given = {key: value for key, value in config.items() if value is not None}
     _require("--speculative-config method", given.pop("method", "eagle3"), "eagle3")
-    without_effect = tuple(key for key in DRAFT_KEYS if key in given)
+    without_effect = tuple(
+        f"--speculative-config {key}" for key in KEYS_WITHOUT_EFFECT if key in given
+    )
     dtype = str(given.get("kv_cache_dtype", flags.kv_cache_dtype))
     if dtype.removesuffix("_e4m3") != flags.kv_cache_dtype.removesuffix("_e4m3"):
         raise ValueError(
@@ -185,7 +200,7 @@ def _from_keys(config: Mapping[str, Any], flags: Namespace) -> Speculation:
         )
     draft, revision = given.pop("model", None), given.pop("revision", None)
     size = given.pop("draft_tensor_parallel_size", None)
-    engine = {key: _frozen(v) for key, v in given.items() if key not in DRAFT_KEYS}
+    engine = {key: _frozen(v) for key, v in given.items() if key not in KEYS_WITHOUT_EFFECT}
     proposes = flags.demo or draft or flags.speculative_config is not None
     engine.setdefault("num_speculative_tokens", DEFAULT_K if proposes else 0)
     return Speculation(draft, revision, engine, size, without_effect)

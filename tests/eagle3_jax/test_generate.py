@@ -33,7 +33,7 @@ def test_unseeded_siblings_draw_their_own_seeds() -> None:
 @pytest.mark.parametrize(
     ("sampling", "options", "message"),
     [
-        (GREEDY, {"method": "block"}, "must be one of coupled, standard, synthetic; got 'block'"),
+        (GREEDY, {"method": "blocks"}, "one of coupled, standard, block, synthetic; got 'blocks'"),
         (GREEDY, {"synthetic_acceptance_length": 2.0}, "need rejection_sample_method 'synthetic'"),
         ([GREEDY], {}, "2 prompts but 1 sampling"),
         (SamplingParams(max_tokens=None), {}, "needs max_tokens"),

@@ -2,14 +2,15 @@
 
 IdealNoise: each id has one of a few Gumbel quantiles; a whole outcome is a number in base `levels`,
 one digit for each position and id. IdealStreams: one of a few equal parts of [0, 1) at each use;
-an outcome has a digit for each stream and position. All outcomes together are every noise there is,
-equally likely, so that distributions become counts. Distributions whose probabilities are thirds
-have exact counts over six levels: every ratio and every residual of two such distributions has a
-denominator that divides six.
+an outcome has a digit for each stream, round and position. All outcomes together are every noise
+there is, equally likely, so that distributions become counts. Distributions whose probabilities are
+thirds have exact counts over six levels: every ratio and every residual of two such distributions
+has a denominator that divides six. Of blocks this holds for chosen distributions only.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import jax.numpy as jnp
@@ -72,24 +73,43 @@ class IdealNoise:
 OWN = 0
 DIGITS = {Stream.DRAFT: 1, Stream.ACCEPT: 2, Stream.RESIDUAL: OWN}
 """The request's own stream and the residual's share a digit: a position needs one of them."""
-LEVELS = 6
+LEVELS = {Stream.DRAFT: 3, Stream.ACCEPT: 6, Stream.RESIDUAL: 6}
 
 
 @dataclass(frozen=True)
 class IdealStreams:
-    """positions: how many have noise, from first_position on."""
+    """Noise of rounds with `drafts` each, for `positions` from first_position on.
 
+    The rounds begin at one position or another, and each has digits of its own for what it drafts
+    and accepts. Drafts are thirds.
+    """
+
+    drafts: int
     positions: int
     first_position: int
+
+    @cached_property
+    def _digits(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Base and levels of the digit [kind, round, position], and how many outcomes there are."""
+        bases = np.ones((len(DIGITS), self.positions, self.positions), np.uint32)
+        levels, outcomes = np.ones(len(DIGITS), np.uint32), 1
+        for kind in set(DIGITS.values()):
+            levels[kind] = max(LEVELS[stream] for stream in DIGITS if DIGITS[stream] == kind)
+            for begins in range(1 if kind == OWN else self.positions):
+                most = self.positions if kind == OWN else begins + self.drafts
+                for position in range(begins, min(most, self.positions)):
+                    bases[kind, begins, position] = outcomes
+                    outcomes *= int(levels[kind])
+        return bases, levels, outcomes
 
     @property
     def outcomes(self) -> np.ndarray:
         """Every outcome, as seeds."""
-        return np.arange(LEVELS ** (len(DIGITS) * self.positions), dtype=np.uint32)
+        return np.arange(self._digits[-1], dtype=np.uint32)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Puts this noise, and choice by it, in the place of hashes and Gumbel noise."""
-        monkeypatch.setattr(Stream, "seed", stream_seed)
+        monkeypatch.setattr(Stream, "seed", lambda *inputs: self.stream_seed(*inputs))
         monkeypatch.setattr(rejection, "uniform", self.uniform)
         for module in (rejection, drafts):
             monkeypatch.setattr(module, "draw", self.draw)
@@ -117,14 +137,15 @@ class IdealStreams:
         index = (ends <= self._middle(seed, positions)[..., None]).sum(-1)
         return (index if token_ids is None else token_ids[index]).astype(jnp.int32)
 
+    def stream_seed(self, stream: Stream, seed: Array, starts: Array | None = None) -> Array:
+        """Stands in for Stream.seed: the outcome and, in the high word, kind and round."""
+        begins = 0 if starts is None else jnp.clip(starts + 1 - self.first_position, 0)
+        return seed.at[..., 1].set((DIGITS[stream] + len(DIGITS) * begins).astype(jnp.uint32))
+
     def _middle(self, seed: Array, positions: Array) -> Array:
-        step = jnp.clip(positions - self.first_position, 0, self.positions - 1)
-        place = step * len(DIGITS) + seed[..., 1].astype(jnp.int32)
-        bases = jnp.asarray(LEVELS ** np.arange(len(DIGITS) * self.positions), jnp.uint32)
-        digit = seed[..., 0] // bases[place] % jnp.uint32(LEVELS)
-        return (digit.astype(jnp.float32) + 0.5) / LEVELS
-
-
-def stream_seed(stream: Stream, seed: Array) -> Array:
-    """The outcome and, in the high word, which of its digits to read."""
-    return seed.at[..., 1].set(DIGITS[stream])
+        bases, levels, _ = self._digits
+        position = jnp.clip(positions - self.first_position, 0, self.positions - 1)
+        begins, kind = jnp.divmod(seed[..., 1].astype(jnp.int32), len(DIGITS))
+        begins = jnp.minimum(begins, self.positions - 1)
+        base, most = jnp.asarray(bases)[kind, begins, position], jnp.asarray(levels)[kind]
+        return ((seed[..., 0] // base % most).astype(jnp.float32) + 0.5) / most

@@ -3,6 +3,7 @@ the tokens that rejection sampling commits."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import jax
@@ -137,7 +138,8 @@ def committed_tokens(verify: Callable, setting: SamplingParams, draws: int) -> n
         rows = decoding_rows(options, lengths, lengths + 99, K)
         positions = jnp.broadcast_to(SEQ_LEN + 1 + jnp.arange(K), (BATCH, K))
         proposed = jnp.broadcast_to(draft, (BATCH, K, VOCAB))
-        drafts = Drafts(*draw_with_probs(proposed, positions, options, None, VOCAB))
+        starts = jnp.asarray(lengths)
+        drafts = Drafts(*draw_with_probs(proposed, positions, starts, options, None, VOCAB))
         result = verify(jnp.broadcast_to(target, (BATCH, K + 1, VOCAB)), drafts, rows)
         return result.token_ids, result.num_accepted
 
@@ -151,11 +153,16 @@ def committed_tokens(verify: Callable, setting: SamplingParams, draws: int) -> n
     return np.array(found)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=["plain", "filtered"])
+@pytest.mark.parametrize(
+    ("setting", "block"),
+    [(SETTINGS[0], False), (SETTINGS[1], False), (SETTINGS[1], True)],
+    ids=["plain", "filtered", "block"],
+)
 def test_committed_tokens_follow_the_targets_distribution(
-    setting: SamplingParams, long: bool
+    setting: SamplingParams, block: bool, long: bool
 ) -> None:
-    draws = committed_tokens(verify_by_rejection, setting, 4000 if long else 160)
+    verify = partial(verify_by_rejection, block=block)
+    draws = committed_tokens(verify, setting, 4000 if long else 160)
     check_draws(draws, logits_of_a_model(), setting)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,12 @@ from tree_model import TreeModel
 from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import sample
 from eagle3_jax.speculative.propose import Drafts
-from eagle3_jax.speculative.state import SlotRows
 from eagle3_jax.speculative.verify import VerifyResult
 
 PROMPT = (0, 1)
 """What precedes every history; the last of it is the token whose KV is not written yet."""
 
-Verify = Callable[[jax.Array, Any, SlotRows], VerifyResult]
+Verify = Callable[..., VerifyResult]
 """Of coupled or of rejection sampling: the second input is drafts int [batch, k], or Drafts."""
 Drafter = Callable[[np.ndarray, np.ndarray], np.ndarray | Drafts]
 """(histories, lengths) -> drafts."""
@@ -154,9 +152,9 @@ class RejectionDrafter:
             logits = self.model.logits(history, lengths + step)
             last = history[rows, np.maximum(lengths + step - 1, 0)]
             logits[np.isin(last, self.lost) & (lengths + step > 0)] = np.nan
-            positions = jnp.asarray(len(PROMPT) + lengths + step)[:, None]
+            starts = jnp.asarray(len(PROMPT) + lengths - 1)
             drawn, distribution = self.draw(
-                jnp.asarray(logits)[:, None], positions, self.options, ids
+                jnp.asarray(logits)[:, None], starts[:, None] + 1 + step, starts, self.options, ids
             )
             history[rows, lengths + step] = np.maximum(np.asarray(drawn)[:, 0], 0)
             distributions.append(distribution[:, 0])

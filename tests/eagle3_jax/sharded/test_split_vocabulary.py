@@ -173,10 +173,13 @@ def test_drafts_are_drawn_and_verified_as_on_one_device(
         ids, state = (rest[0] if reduced else None), rest[1]
         draft_axis = axis if draft_split else None
         places = 11 + jnp.arange(ROWS - 1)[None].repeat(BATCH, 0)
-        drawn = draw_with_probs(proposed, places, state.options, ids, VOCAB, draft_axis, axis)
+        drawn = draw_with_probs(
+            proposed, places, state.seq_lens, state.options, ids, VOCAB, draft_axis, axis
+        )
         drafts = Drafts(*drawn)
         decided = (
             verify_by_rejection(logits, drafts, state, axis),
+            verify_by_rejection(logits, drafts, state, axis, block=True),
             verify(logits, drafts.ids, state, axis),
             verify_synthetic(logits, drafts.ids, state, (0.8, 0.5), axis),
         )

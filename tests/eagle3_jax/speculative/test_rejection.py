@@ -102,9 +102,24 @@ def test_a_row_that_cannot_choose_accepts_nothing_and_says_why(
     assert int(forced.num_accepted[1]) == 1
 
 
+def test_a_block_is_as_likely_to_reach_a_row_that_fails_as_any_other() -> None:
+    """Its drafts' weight is 1/2, whatever the row behind them holds."""
+    batch, p, q = 4000, jnp.array([0.5, 0.5, 0, 0]), jnp.array([1.0, 0, 0, 0])
+    logits = jnp.broadcast_to(jnp.log(p), (batch, 3, VOCAB)).at[:, 1].set(jnp.nan)
+    drafts = Drafts(jnp.zeros((batch, 2), jnp.int32), jnp.broadcast_to(q, (batch, 2, VOCAB)))
+    result = jax.jit(partial(verify_by_rejection, block=True))(
+        logits, drafts, rows(batch, 2, temperature=1.0)
+    )
+    accepted, tokens = np.asarray(result.num_accepted), np.asarray(result.token_ids)
+    assert abs((accepted == 1).mean() - 0.5) < 4 * np.sqrt(0.25 / batch)
+    assert set(accepted) == {0, 1} and (tokens[accepted == 1, 1] == NOT_FINITE).all()
+
+
 def test_the_streams_of_a_seed_are_independent_uniforms() -> None:
     seeds = jnp.stack([jnp.arange(2000), jnp.zeros(2000, int)], axis=1).astype(jnp.uint32)
     streams = [seeds, *(stream.seed(seeds) for stream in Stream)]
+    starts = jnp.full(2000, SEQ_LEN)
+    streams += [stream.seed(seeds, starts + i) for stream in Stream for i in range(2)]
     drawn = np.stack([np.asarray(uniform(s, jnp.arange(8)[None])).ravel() for s in streams])
     assert (drawn >= 0).all() and (drawn < 1).all()
     assert np.abs(drawn.mean(axis=1) - 0.5).max() < 4 * np.sqrt(1 / 12 / drawn.shape[1])

@@ -12,7 +12,9 @@ from lab import OPTIONS, PAGES, PROMPTS, Lab, one_row, prefilled, run_rounds, tr
 from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative.method import Widths
+from eagle3_jax.speculative.method import SpeculationMethod, Widths
+from eagle3_jax.speculative.round import propose_round
+from eagle3_jax.speculative.state import DecodeState
 
 K = 3
 both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
@@ -76,6 +78,21 @@ def test_a_finished_row_commits_nothing_and_changes_nothing(lab: Lab) -> None:
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         kept = [*PAGES[1], *PAGES[3]] if old.shape[0] == 28 else [1, 3, 4]
         np.testing.assert_array_equal(old[kept], new[kept])
+
+
+def test_greedy_drafts_are_those_of_temperature_zero(lab: Lab) -> None:
+    table = np.zeros((4, lab.config.pages_per_seq), np.int32)
+    table[:, :6] = [PAGES[slot] for slot in range(4)]
+
+    def drafted(state: DecodeState, *, greedy: bool = False) -> list[list[int]]:
+        method = SpeculationMethod(greedy_drafts=greedy)
+        made = propose_round(lab.draft, state, jnp.arange(4), jnp.asarray(table), method=method)
+        return made[1].ids.tolist()
+
+    slots = lab.state.slots
+    cold = replace(slots.options, temperature=jnp.zeros_like(slots.options.temperature))
+    best = drafted(replace(lab.state, slots=replace(slots, options=cold)))
+    assert drafted(lab.state, greedy=True) == best != drafted(lab.state)
 
 
 @pytest.mark.parametrize("room", range(1, 8))

@@ -18,6 +18,7 @@ from serve.options.serve_flags import parse_serve_flags
 SPECULATION = {
     "model": "d",
     "num_speculative_tokens": 2,
+    "draft_sample_method": "greedy",
     "num_speculative_tokens_per_batch_size": [[1, 4, 2], [5, 8, 0]],
 }
 EVERYTHING = ["m", "--speculative-config", json.dumps(SPECULATION), "--max-model-len", "256"]
@@ -53,6 +54,7 @@ COMMANDS = pytest.mark.parametrize("parse", [serve, generate])
 def test_every_option_of_the_engine_is_a_flag_of_every_command(parse: Any) -> None:
     assert parse(*EVERYTHING) == EngineConfig(
         num_speculative_tokens=2,
+        draft_sample_method="greedy",
         num_speculative_tokens_per_batch_size=((1, 4, 2), (5, 8, 0)),
         max_model_len=256,
         max_num_seqs=6,
@@ -92,9 +94,10 @@ def test_no_field_of_the_configuration_is_without_a_flag(parse: Any) -> None:
 
 
 def test_keys_of_the_json_are_flags_of_generate() -> None:
-    config = {"model": "d", "num_speculative_tokens": 5, "rejection_sample_method": "standard"}
+    config = {"model": "d", "num_speculative_tokens": 5, "rejection_sample_method": "block"}
+    config["draft_sample_method"] = "greedy"
     flags = ["--draft", "d", "--num-speculative-tokens", "5"]
-    flags += ["--rejection-sample-method", "standard"]
+    flags += ["--rejection-sample-method", "block", "--draft-sample-method", "greedy"]
     said = generate("m", "--speculative-config", json.dumps(config))
     assert generate("m", *flags) == said
 

@@ -143,11 +143,12 @@ def test_variables_of_other_engines_are_named_by_what_they_are() -> None:
 
 def test_keys_of_the_draft_alone_change_nothing_and_say_so() -> None:
     ours = parse("m", *spec(model="d"))
-    argv = ["m", *spec(model="d", quantization="fp8", max_model_len=99, kv_cache_dtype="auto")]
-    options, names = parse_serve_flags(argv)
+    keys = {"attention_backend": "TRITON_MLA", "enforce_eager": True, "kv_cache_dtype": "auto"}
+    keys |= {"max_model_len": 99, "quantization": "fp8"}
+    lacking = {"parallel_drafting": False, "tensor_parallel_size": None}
+    options, names = parse_serve_flags(["m", *spec(model="d", **keys, **lacking)])
     assert replace(options.speculation, without_effect=()) == ours.speculation
     lines = list(describe_ignored_flags(names))
-    keys = ("quantization", "max_model_len", "kv_cache_dtype")
     for line, key in zip(lines, keys, strict=True):
         assert line.startswith(f"--speculative-config {key} has no effect in this engine: ")
 
@@ -200,7 +201,13 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", *spec(model="d", num_speculative_tokens=True)], "got True"),
         (["m", *spec(model=3)], "directory"),
         (["m", *spec(model="d", method="mtp")], "'eagle3'"),
-        (["m", *spec(model="d", rejection_sample_method="block")], "coupled, standard, synthetic"),
+        (["m", *spec(model="d", rejection_sample_method="blocks")], "standard, block, synthetic"),
+        (
+            ["m", *spec(model="d", draft_sample_method="best")],
+            "probabilistic or greedy; got 'best'",
+        ),
+        (["m", *spec(model="d", parallel_drafting=True)], "parallel_drafting is not supported"),
+        (["m", *spec(model="d", tensor_parallel_size=2)], "give draft_tensor_parallel_size"),
         (["m", *spec(model="d", rejection_sample_method=["standard"])], "got ['standard']"),
         (["m", *spec(model="d", rejection_sample_method="synthetic")], "got 0 of them"),
         (["m", *spec(model="d", synthetic_acceptance_length=2.9)], "'synthetic'; it is 'coupled'"),

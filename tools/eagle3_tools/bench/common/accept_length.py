@@ -77,20 +77,25 @@ class AcceptRow:
     distinct_bigrams: float
 
 
-def accept_table(
+def accept_tables(
     pair: LoadedPair,
     prompts: Sequence[HeldOutPrompt],
     config: EngineConfig,
-    temperature: float,
-    *,
+    temperatures: Iterable[float],
     max_model_len: int | None = None,
-) -> list[AcceptRow]:
-    """Measure accept length by category; without `max_model_len` the context fits the prompts."""
+) -> list[list[AcceptRow]]:
+    """Measure accept length by category, with one engine at each of the temperatures.
+
+    Without `max_model_len` the context fits the prompts.
+    """
     needed = max(len(prompt.token_ids) for prompt in prompts) + ANSWER_TOKENS
     fitting = fit_length(config, max_model_len or needed, pair.target.config)
     engine = build_engine(pair, fitting, clock=time.perf_counter)
-    sampling = SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
-    return measure_accept(engine, pair.tokenizer, prompts, sampling)[0]
+    greedy = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS, seed=0)
+    return [
+        measure_accept(engine, pair.tokenizer, prompts, replace(greedy, temperature=t))[0]
+        for t in temperatures
+    ]
 
 
 def measure_accept(

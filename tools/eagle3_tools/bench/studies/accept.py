@@ -15,8 +15,15 @@ from convert.command_line.options import add_options
 from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.speculative.method import COUPLED
 from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
 from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
+from eagle3_tools.bench.acceptance.methods import (
+    COMPARED,
+    MethodRow,
+    compare_methods,
+    methods_table,
+)
 from eagle3_tools.bench.acceptance.picture_terms import (
     REFERENCE,
     WITHOUT_OPTIONS,
@@ -27,7 +34,7 @@ from eagle3_tools.bench.acceptance.picture_terms import (
 )
 from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
 from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
-from eagle3_tools.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_table
+from eagle3_tools.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_tables
 from eagle3_tools.bench.common.command import finish, given_pair
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
@@ -71,6 +78,14 @@ class AcceptRecord:
     terms: PictureTerms | None = None
 
 
+@dataclass(frozen=True)
+class MethodsRecord:
+    """Result of `eagle3-bench accept --compare-methods`."""
+
+    num_speculative_tokens: int
+    rows: list[MethodRow]
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the pair or server, of speculation, and of the prompts."""
     parser.set_defaults(check=_check)
@@ -83,6 +98,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_picture_flags(parser)
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 160 (data: 512)"
+    )
+    parser.add_argument(
+        "--compare-methods",
+        action="store_true",
+        help="every acceptance method with probabilistic and greedy drafts, at temperatures 0.6 "
+        "and 1, on the held-out prompts",
     )
     parser.add_argument(
         "--measure-kv-scales",
@@ -122,7 +143,7 @@ def _check(flags: argparse.Namespace) -> None:
     flags.k = speculation.engine["num_speculative_tokens"]
     flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
     flags.parallel = read_parallel_options(flags, speculation.draft_tensor_parallel_size)
-    check_drafting(flags, methods=("coupled", "standard"))
+    check_drafting(flags, methods=COMPARED)
     flags.engine = read_engine_config(flags, speculation)
     if flags.url and (flags.engine, flags.parallel) != (EngineConfig(), ONE_DEVICE):
         raise ValueError("--url is a running server: leave the options of an engine out")
@@ -130,6 +151,8 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError(f"--temperature must be 0 or more; got {flags.temperature}")
     if flags.url and (flags.model or flags.demo or flags.tokenizer):
         raise ValueError("--url is a running server; leave MODEL and what goes with it out")
+    if flags.compare_methods:
+        _check_comparison(flags)
     if flags.measure_kv_scales and (flags.data or flags.url):
         raise ValueError("--measure-kv-scales asks held-out prompts here: leave --data, --url out")
     if flags.measure_kv_scales and flags.engine.kv_cache_dtype != "auto":
@@ -140,6 +163,19 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("--drop-options and --mm-draft-embedding belong to --data with pictures")
 
 
+def _check_comparison(flags: argparse.Namespace) -> None:
+    if flags.data or flags.url or flags.measure_kv_scales or flags.temperature:
+        raise ValueError(
+            "--compare-methods asks held-out prompts here at temperatures of its own: leave "
+            "--data, --url, --measure-kv-scales and --temperature out"
+        )
+    if flags.engine.method != COUPLED or flags.engine.exact:
+        raise ValueError(
+            "--compare-methods tries every method on chains: leave rejection_sample_method, "
+            "draft_sample_method, trees and --exact out"
+        )
+
+
 def run(flags: argparse.Namespace, console: Console) -> int:
     """Measure accept length by category, in this process or on a server."""
     found, engine = conditions(), flags.engine
@@ -148,12 +184,23 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     if flags.measure_kv_scales:
         _write_kv_scales(flags, console)
         return 0
+    if flags.compare_methods:
+        return _compare(flags, console)
     measured = _at_url(flags) if flags.url else _here(flags)
     k = len(measured.rows[-1].per_position) if flags.url else engine.num_speculative_tokens
     tree = (engine.eagle_topk, engine.num_draft_tokens)
     record = AcceptRecord(k, *tree, flags.temperature, *measured)
     print_result(console, record)
     return finish(flags, "accept", found, record)
+
+
+def _compare(flags: argparse.Namespace, console: Console) -> int:
+    found, pair = conditions(), given_pair(flags)
+    prompts = held_out(pair.tokenizer, flags.prompts)
+    rows = list(compare_methods(pair, prompts, flags.engine, flags.max_model_len))
+    title = f"{len(prompts)} held-out prompts, k={flags.k}: accept length by temperature"
+    console.print(methods_table(title, rows))
+    return finish(flags, "accept", found, MethodsRecord(flags.k, rows))
 
 
 def print_result(console: Console, record: AcceptRecord) -> None:
@@ -207,7 +254,7 @@ def _here(flags: argparse.Namespace) -> Measured:
     if not flags.data:
         pair = given_pair(flags)
         prompts = held_out(pair.tokenizer, flags.prompts)
-        rows = accept_table(pair, prompts, engine_config, flags.temperature, max_model_len=length)
+        (rows,) = accept_tables(pair, prompts, engine_config, [flags.temperature], length)
         return Measured(rows, f"Held-out prompts, {how}")
     # Before loading weights, so that a bad file is reported at once.
     tasks, sampling = _tasks(flags), _sampling(flags)

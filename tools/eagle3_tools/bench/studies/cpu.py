@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_tools.bench.common.accept_length import AcceptRow, accept_table
+from eagle3_tools.bench.common.accept_length import AcceptRow, accept_tables
 from eagle3_tools.bench.common.command import finish, given_pair, target_directory
 from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
@@ -259,7 +259,7 @@ def run_rounds(
     accept: dict[int, AcceptRow] = {}
     for k in WIDTHS:
         notify(f"accept length: k={k} on {len(prompts)} held-out prompts")
-        accept[k] = accept_table(pair, prompts, EngineConfig(k), temperature=0.0)[-1]
+        accept[k] = accept_tables(pair, prompts, EngineConfig(k), [0.0])[0][-1]
     for batch in BATCHES:
         notify(f"rounds: batch {batch}")
         ids = [prompt.token_ids for prompt in prompts]

@@ -84,7 +84,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 64 (quick: 24)"
     )
     parser.add_argument(
-        "--rejection-sample-method", default="coupled", metavar="NAME", help="coupled or standard"
+        "--rejection-sample-method", default="coupled", metavar="NAME", help="coupled"
     )
 
 
