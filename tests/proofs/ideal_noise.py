@@ -139,8 +139,10 @@ class IdealStreams:
 
     def stream_seed(self, stream: Stream, seed: Array, starts: Array | None = None) -> Array:
         """Stands in for Stream.seed: the outcome and, in the high word, kind and round."""
-        begins = 0 if starts is None else jnp.clip(starts + 1 - self.first_position, 0)
-        return seed.at[..., 1].set((DIGITS[stream] + len(DIGITS) * begins).astype(jnp.uint32))
+        begins = jnp.uint32(0)
+        if starts is not None:
+            begins = jnp.maximum(starts + 1 - self.first_position, 0).astype(jnp.uint32)
+        return seed.at[..., 1].set(DIGITS[stream] + len(DIGITS) * begins)
 
     def _middle(self, seed: Array, positions: Array) -> Array:
         bases, levels, _ = self._digits
