@@ -13,6 +13,7 @@ from eagle3_jax.cache import rows_and_scale
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.method import SpeculationMethod, Widths
+from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.round import propose_round
 from eagle3_jax.speculative.state import DecodeState
 
@@ -86,8 +87,10 @@ def test_greedy_drafts_are_those_of_temperature_zero(lab: Lab) -> None:
 
     def drafted(state: DecodeState, *, greedy: bool = False) -> list[list[int]]:
         method = SpeculationMethod(greedy_drafts=greedy)
-        made = propose_round(lab.draft, state, jnp.arange(4), jnp.asarray(table), method=method)
-        return made[1].ids.tolist()
+        inputs = state, jnp.arange(4), jnp.asarray(table)
+        _, drafts = propose_round(lab.draft, *inputs, method=method)
+        assert isinstance(drafts, Drafts)
+        return drafts.ids.tolist()
 
     slots = lab.state.slots
     cold = replace(slots.options, temperature=jnp.zeros_like(slots.options.temperature))
