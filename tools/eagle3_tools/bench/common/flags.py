@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from convert.command_line.options import add_options
+from convert.command_line.options import add_options, json_object
 from convert.hub.source import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import LoadOptions
@@ -36,10 +36,16 @@ def add_shared(parser: argparse.ArgumentParser, name: str, **own: Any) -> None:
 def add_pair_flags(
     parser: argparse.ArgumentParser, *, draft: bool = True, load: bool = True
 ) -> None:
-    """Add flags of the pair and the record; `draft` adds --draft, `load` those of loading."""
+    """Add flags of the pair and the record; `draft` adds those of a draft, `load` of loading."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="target directory, or hub id")
     if draft:
         parser.add_argument("--draft", metavar="DRAFT", help="draft directory, or hub id")
+        parser.add_argument(
+            "--speculative-config",
+            type=json_object,
+            metavar="JSON",
+            help="the draft as vLLM's model and revision; k and method are the study's own",
+        )
     add_hub_flags(parser, draft=draft)
     add_tokenizer_flags(parser)
     parser.add_argument(
@@ -58,6 +64,7 @@ def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
     """Raise ValueError for a bad pair, count, device or method; set `parallel` from its flags."""
+    _read_draft(flags)
     check_demo(flags)
     if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
         flags.parallel = read_parallel_options(flags)
@@ -71,6 +78,22 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
     _check_method(flags, methods)
+
+
+def _read_draft(flags: argparse.Namespace) -> None:
+    """Take the draft from --speculative-config if that is given; ValueError for other keys."""
+    if (config := getattr(flags, "speculative_config", None)) is None:
+        return
+    own = {"model", "revision", "method"}
+    if (others := sorted(set(config) - own)) or config.get("method", "eagle3") != "eagle3":
+        given = ", ".join(others) or f"method {config['method']!r}"
+        raise ValueError(
+            f"--speculative-config: {flags.command} takes model, revision and method 'eagle3', "
+            f"because k and method are its own; leave out {given}"
+        )
+    if flags.draft:
+        raise ValueError("--speculative-config already names the draft; leave out --draft")
+    flags.draft, flags.draft_revision = config.get("model"), config.get("revision")
 
 
 def check_drafting(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:

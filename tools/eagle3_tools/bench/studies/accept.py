@@ -140,6 +140,7 @@ def _check(flags: argparse.Namespace) -> None:
     embedded = flags.demo or not (flags.model or flags.draft)
     speculation = read_speculation(argparse.Namespace(**{**vars(flags), "demo": embedded}))
     flags.draft, flags.draft_revision = speculation.draft, speculation.revision
+    flags.speculative_config = None
     flags.k = speculation.engine["num_speculative_tokens"]
     flags.rejection_sample_method = speculation.engine.get("rejection_sample_method", "coupled")
     flags.parallel = read_parallel_options(flags, speculation.draft_tensor_parallel_size)
