@@ -4,7 +4,14 @@ import mmap
 
 import numpy as np
 
-from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory, RawMemory, gather, scatter
+from eagle3_tools.amdgpu.emulator.memory import (
+    Fault,
+    GlobalMemory,
+    RawMemory,
+    exchange,
+    gather,
+    scatter,
+)
 
 
 class SharedMemory(GlobalMemory):
@@ -62,16 +69,11 @@ class SharedMemory(GlobalMemory):
             scatter(self.bytes, start + size * k, value, size)
 
     def exchange(
-        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray, group: np.ndarray
+        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray | None, group: np.ndarray
     ) -> np.ndarray:
-        """Compare and swap uint32 one after another; return the old values [n]."""
+        """Compare and swap uint32 one after another, or add; return the old values [n]."""
         places = self._places(address, 4, "atomic access") >> 2
-        words, found = self.bytes.view(np.uint32), np.empty_like(new)
-        for k, place in enumerate(places):
-            found[k] = words[place]
-            if found[k] == expected[k]:
-                words[place] = new[k]
-        return found
+        return exchange(self.bytes.view(np.uint32), places, new, expected)
 
     def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
         start = (address - np.uint64(self._base)).astype(np.int64)

@@ -79,6 +79,7 @@ class Device:
             except Exception as error:  # Whatever fails is a failed launch, as on hardware.
                 if not isinstance(error, Fault):
                     traceback.print_exc()
+                print(f"[twin] device {self._number}: {error}", file=sys.stderr, flush=True)
                 answer, status = f"{type(error).__name__}: {error}".encode(), LAUNCH_FAILURE
             self._connection.sendall(struct.pack("<iI", status, len(answer)) + answer)
 

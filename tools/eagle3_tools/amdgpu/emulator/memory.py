@@ -133,20 +133,16 @@ class GlobalMemory:
             mark(self.writers, start + size * k, self._launch + group, size)
 
     def exchange(
-        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray, group: np.ndarray
+        self, address: np.ndarray, new: np.ndarray, expected: np.ndarray | None, group: np.ndarray
     ) -> np.ndarray:
-        """Compare and swap uint32 one after another; return the old values [n].
+        """Compare and swap uint32 one after another, or add; return the old values [n].
 
         Several workgroups may do this at one place, so it counts as written before the launch.
         """
         start = self._places(address, 4, "atomic access")
         self._refuse(self.writers[start] == _UNWRITTEN, start, "swap of bytes that nobody wrote")
         self._refuse(self._is_foreign(start, group), start, "swap where another workgroup stored")
-        words, places, found = self.bytes.view(np.uint32), start >> 2, np.empty_like(new)
-        for k, place in enumerate(places):
-            found[k] = words[place]
-            if found[k] == expected[k]:
-                words[place] = new[k]
+        found = exchange(self.bytes.view(np.uint32), start >> 2, new, expected)
         mark(self.writers, start, np.full(len(start), _BEFORE), 4)
         return found
 
@@ -202,6 +198,20 @@ class GlobalMemory:
         inside = start - int(self._starts[buffer])
         size = int(self._ends[buffer] - self._starts[buffer])
         return f"byte {inside} of {self._names[buffer]}, which has {size}"
+
+
+def exchange(
+    words: np.ndarray, places: np.ndarray, new: np.ndarray, expected: np.ndarray | None
+) -> np.ndarray:
+    """Swap each word that is the expected one, or add to it, in turn; return the old values."""
+    found = np.empty_like(new)
+    for k, place in enumerate(places):
+        found[k] = words[place]
+        if expected is None:
+            words[place] += new[k]
+        elif found[k] == expected[k]:
+            words[place] = new[k]
+    return found
 
 
 def gather(memory: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:

@@ -140,11 +140,15 @@ class Waves:
             self.memory.store(address[waves, lane], held, size, group)
 
     def exchange(
-        self, address: np.ndarray, lanes: np.ndarray, new: np.ndarray, expected: np.ndarray
+        self, address: np.ndarray, lanes: np.ndarray, new: np.ndarray, expected: np.ndarray | None
     ) -> np.ndarray:
-        """Compare and swap words, lane after lane; return the old ones, 0 in other lanes."""
+        """Compare and swap words, lane after lane, or add if `expected` is None.
+
+        Return the old ones, 0 in other lanes.
+        """
         waves, lane = np.nonzero(lanes)
-        where, new, expected = (each[waves, lane] for each in (address, new, expected))
+        where, new = address[waves, lane], new[waves, lane]
+        expected = expected if expected is None else expected[waves, lane]
         group = self.identity[self.chosen][waves]
         old = np.zeros(lanes.shape, np.uint32)
         old[waves, lane] = self.memory.exchange(where, new, expected, group)

@@ -142,11 +142,13 @@ class TracedWaves:
         self._store("store_local", U32, place, self.active(), values, size)
 
     def exchange(self, address: Any, lanes: Any, new: Any, expected: Any) -> Traced:
-        """Compare and swap, lane after lane; return the old words, 0 in other lanes."""
-        kinds = (address, U64), (lanes, bool), (new, U32), (expected, U32)
+        """Compare and swap, or add without `expected`, lane after lane; return the old words."""
+        kinds = [(address, U64), (lanes, bool), (new, U32)]
+        kinds += [] if expected is None else [(expected, U32)]
         arrays = [self.spilled([value], kind) for value, kind in kinds]
         out, self.may_fault = self._trace.array(U32), True
-        self._trace.statement(f"exchange(w, {', '.join(arrays)}, {out});")
+        name = "add" if expected is None else "exchange"
+        self._trace.statement(f"{name}(w, {', '.join(arrays)}, {out});")
         return self._trace.value(f"{out}[l]", U32, of_lanes=True)
 
     def _load(

@@ -184,22 +184,27 @@ static inline void store_global(struct wave *w, const uint64_t *address, const u
   }
 }
 
-static inline void exchange(struct wave *w, const uint64_t *address, const uint32_t *lanes, const uint32_t *new, const uint32_t *expected, uint32_t *out) {
+static inline uint32_t *atomic_word(struct wave *w, uint64_t address) {
   struct launch *g = w->launch;
-  for (int l = 0; l < LANES; l++) {
-    out[l] = 0;
-    if (!lanes[l]) continue;
-    find(w, address[l], 4, 0, "atomic access" OUTSIDE);
-    uint64_t place = (address[l] - g->base) & ~3ull;
-    if (g->writers) {
-      if (g->writers[place] == UNWRITTEN) fail(w, "swap of bytes that nobody wrote" AT, address[l], 0);
-      if (is_foreign(g, g->writers[place])) fail(w, "swap where another workgroup stored" AT, address[l], 0);
-      for (int k = 0; k < 4; k++) g->writers[place + k] = BEFORE;
-    }
-    uint32_t found = expected[l];
-    __atomic_compare_exchange_n((uint32_t *)(g->memory + place), &found, new[l], 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    out[l] = found;
+  find(w, address, 4, 0, "atomic access" OUTSIDE);
+  uint64_t place = (address - g->base) & ~3ull;
+  if (g->writers) {
+    if (g->writers[place] == UNWRITTEN) fail(w, "swap of bytes that nobody wrote" AT, address, 0);
+    if (is_foreign(g, g->writers[place])) fail(w, "swap where another workgroup stored" AT, address, 0);
+    for (int k = 0; k < 4; k++) g->writers[place + k] = BEFORE;
   }
+  return (uint32_t *)(g->memory + place);
+}
+
+static inline void exchange(struct wave *w, const uint64_t *address, const uint32_t *lanes, const uint32_t *new, const uint32_t *expected, uint32_t *out) {
+  for (int l = 0; l < LANES; l++) {
+    out[l] = lanes[l] ? expected[l] : 0;
+    if (lanes[l]) __atomic_compare_exchange_n(atomic_word(w, address[l]), &out[l], new[l], 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  }
+}
+
+static inline void add(struct wave *w, const uint64_t *address, const uint32_t *lanes, const uint32_t *by, uint32_t *out) {
+  for (int l = 0; l < LANES; l++) out[l] = lanes[l] ? __atomic_fetch_add(atomic_word(w, address[l]), by[l], __ATOMIC_SEQ_CST) : 0;
 }
 
 /* Local memory. A conflict concerns `granule` bytes; accesses before a barrier have another epoch. */

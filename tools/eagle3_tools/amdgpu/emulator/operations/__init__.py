@@ -9,7 +9,7 @@ import numpy as np
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.operations import carries, conversion, lanes, scalar
 from eagle3_tools.amdgpu.emulator.operations.global_access import (
-    compare_and_swap,
+    atomic,
     scalar_load,
     vector_access,
 )
@@ -50,7 +50,8 @@ SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_mbcnt_lo_u32_b32": lanes.count_below,
     "v_mbcnt_hi_u32_b32": lanes.count_below,
     "ds_bpermute_b32": lanes.permute,
-    "global_atomic_cmpswap": compare_and_swap,
+    "global_atomic_cmpswap": atomic,
+    "global_atomic_add": atomic,
     "ds_swizzle_b32": lanes.swizzle,
 }
 PACKED: dict[str, Callable[..., Any]] = {

@@ -100,17 +100,18 @@ def _store(i: Instruction, addresses: Address, size: int, count: int, shift: int
     return run
 
 
-def compare_and_swap(i: Instruction) -> Callable[[Waves], None]:
-    """Translate global_atomic_cmpswap, lane after lane, so that each sees the previous result.
+def atomic(i: Instruction) -> Callable[[Waves], None]:
+    """Translate global_atomic_cmpswap and global_atomic_add, of which each lane sees the previous.
 
-    The first of the two data words replaces the memory word if that equals the second.
+    To swap, the first of two data words replaces the memory word if that equals the second.
     """
     addresses, data = _global_address(i), i.operands["data"].index
     target = i.operands["vdst"].index if i.fields["sc0"] else None
+    swaps = i.name.endswith("cmpswap")
 
     def run(w: Waves) -> None:
-        new, expected = (w.vectors[data + k, w.chosen] for k in (0, 1))
-        old = w.exchange(*addresses(w, 4), new, expected)
+        expected = w.vectors[data + 1, w.chosen] if swaps else None
+        old = w.exchange(*addresses(w, 4), w.vectors[data, w.chosen], expected)
         if target is not None:
             w.vector(target, old)
 
