@@ -25,7 +25,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
 	prove-server prove-training prove-hosts prove-guide prove-status dist dist-check mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
-	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short \
+	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short rocm-twin-faults rocm-twin-record \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-kernels peer-speed lint lock clean
 
 serve: .venv/installed
@@ -209,20 +209,28 @@ rocm-emulate: $(ROCM)/installed
 rocm-emulate-short: $(ROCM)/installed
 	$(ROCM)/bin/python -m eagle3_tools.amdgpu --short
 
-# The server and the commands through XLA's ROCm client on emulated MI355X, beside XLA:CPU: docs/rocm-twin.md.
+# The server and the commands through XLA's ROCm client on emulated MI355X, against what a CPU answered: docs/rocm-twin.md.
 # TWIN="chat image" runs these parts.
-TWIN_PLACE := .cache/rocm-twin
-TWINS = mkdir -p $(TWIN_PLACE) && JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4 \
-	$(ROCM)/bin/python -m eagle3_tools.walk --devices $(1) --record $(TWIN_PLACE)/cpu.jsonl $(2) && \
-	$(ROCM)/bin/python -m eagle3_tools.twin -n $(1) -- $(ROCM)/bin/python -m eagle3_tools.walk \
-		--devices $(1) --limit 3600 --expect $(TWIN_PLACE)/cpu.jsonl --record $(TWIN_PLACE)/twin.jsonl $(2)
+WALKED := tools/eagle3_tools/walk/cpu.jsonl
+ON_TWIN = $(ROCM)/bin/python -m eagle3_tools.twin -n $(1) -- $(ROCM)/bin/python -m eagle3_tools.walk \
+	--devices $(1) --limit 3600 --expect $(WALKED) --record .cache/rocm-twin/twin.jsonl
 rocm-twin: $(ROCM)/installed
-	$(call TWINS,4,$(if $(TWIN),--only $(TWIN)))
+	$(call ON_TWIN,4) $(if $(TWIN),--only $(TWIN))
 	$(if $(TWIN),,@$(PASSED) $@)
 
 # Pages of the cache to pinned host memory and back, on one device.
 rocm-twin-short: $(ROCM)/installed
-	$(call TWINS,1,--only 'host memory')
+	$(call ON_TWIN,1) --only 'host memory'
+
+# Deliberate faults in our GPU path, each of which the twin must show. FAULTS="page" runs those with a word.
+rocm-twin-faults: $(ROCM)/installed
+	PYTHONPATH=.:tests $(ROCM)/bin/python -m mutants.twin $(FAULTS)
+	$(if $(FAULTS),,@$(PASSED) $@)
+
+# What a CPU answers, after a change of the embedded pair or of the walk.
+rocm-twin-record: $(ROCM)/installed
+	JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4 \
+		$(ROCM)/bin/python -m eagle3_tools.walk --devices 4 --record $(WALKED)
 
 # Every kernel and the vision tower through XLA's CUDA compiler and NVIDIA's assembler, for H200, and again on the newest
 # JAX where there is a Python for it.

@@ -40,8 +40,11 @@ class Found:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of a record's line."""
-        return {"answers": [asdict(answer) for answer in self.answers], "facts": {**self.facts}}
+        """Return the fields of a record's line, which names no directory."""
+        answers = [asdict(answer) for answer in self.answers]
+        for answer in answers:
+            del answer["target"]
+        return {"answers": answers, "facts": {**self.facts}}
 
 
 def differences(

@@ -1,7 +1,8 @@
 """Move pages to the host's memory and back on this process's device, and compare their bits.
 
 python -m eagle3_tools.walk.pages prints one JSON object: the kinds of memory that held the pages,
-and whether all pools' pages came back unchanged, into pools that were written in place.
+whether the host reads their bytes at once, and whether all pools' pages came back unchanged, into
+pools that were written in place.
 """
 
 import json
@@ -29,8 +30,11 @@ def main() -> int:
     runner.executor.state = jax.tree.map(_noise, runner.executor.state)
     before = _pools(runner.executor.state)
     runner.save_pages(PAGES, SLOTS)
+    pages = runner.executor.pages
+    read = b"".join(pages.bytes_of(slot).tobytes() for slot in SLOTS)
+    held = b"".join(pool[page].tobytes() for page in PAGES for pool in before)
     runner.executor.state = jax.tree.map(_zeros, runner.executor.state)
-    kinds = {page.sharding.memory_kind for page in runner.executor.pages._saved.values()}
+    kinds = {page.sharding.memory_kind for page in pages._saved.values()}
     runner.stage_pages(SLOTS)
     donated = runner.executor.state.target_pools
     runner.load_pages(PAGES[::-1], SLOTS[::-1])
@@ -40,8 +44,9 @@ def main() -> int:
     rest = [page for page in range(1, config.num_pages or 0) if page not in PAGES]
     cleared = not any(pool[rest].any() for pool in after)
     found = {"pools": len(after), "equal": equal, "others_cleared": cleared}
-    print(json.dumps(found | {"kinds": sorted(kinds), "in_place": in_place}))
-    return 0 if equal and cleared and in_place and kinds == {"pinned_host"} else 1
+    print(json.dumps(found | {"kinds": sorted(kinds), "in_place": in_place, "read": read == held}))
+    holds = equal and cleared and in_place and read == held
+    return 0 if holds and kinds == {"pinned_host"} else 1
 
 
 def _noise(x: Any) -> Any:

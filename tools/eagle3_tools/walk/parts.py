@@ -25,13 +25,14 @@ STOPPED_S = 30.0
 """Time for the server to notice that a client has left."""
 _POLL_S = 0.1
 
+_ONE = ("--max-num-seqs", "1", *SMALL)
 _FP8_CACHE = ("--kv-cache-dtype", "fp8", "--kv-cache-scale", "0.05")
-_FEW = ("--max-num-batched-tokens", "64", "--per-request-spec-decode-metrics", "none")
-_TWO = ("--demo", "--max-num-seqs", "2", *SMALL, *_FEW)
-_FOUR = ("--demo", "--max-num-seqs", "1", *SMALL, *_FEW)
+_SEEING = ("--max-num-seqs", "1", "--max-model-len", "512")
+_NO_METRICS = ("--per-request-spec-decode-metrics", "none")
+_FOUR = ("--demo", *_ONE, *_NO_METRICS)
 SERVERS: dict[str, tuple[str, ...]] = {
-    "text": _TWO,
-    "images": ("--demo-vision", "--max-num-seqs", "1", "--max-model-len", "512", *_FEW),
+    "text": ("--demo", "--max-num-seqs", "2", *SMALL, *_NO_METRICS),
+    "images": ("--demo-vision", *_SEEING, *_NO_METRICS),
     "tensor": (*_FOUR, "--tensor-parallel-size", "4"),
     "experts": (*_FOUR, "--data-parallel-size", "2", "--enable-expert-parallel"),
     "contexts": (*_FOUR, "--tensor-parallel-size", "2", "--decode-context-parallel-size", "2"),
@@ -144,11 +145,10 @@ def _second_start(place: Place) -> Found:
     return found
 
 
-def _generate(place: Place, *pair: str | Path) -> Found:
-    """Run eagle3-generate on one greedy prompt with the flags of a pair."""
+def _generate(place: Place, *flags: str | Path) -> Found:
+    """Run eagle3-generate on one greedy prompt with the flags of a pair and an engine."""
     sampling = [f"--{name.replace('_', '-')}={value}" for name, value in GREEDY.items()]
-    few = ("--max-num-seqs", "1", *SMALL)
-    said = place.run("eagle3-generate", *pair, "--prompt", QUESTION, "--json", *sampling, *few)
+    said = place.run("eagle3-generate", *flags, "--prompt", QUESTION, "--json", *sampling)
     (line,) = answers_of(said)
     answer = Answer("answer", [], line["token_ids"], sum(line["accepted"]))
     return Found([answer], {"text": line["text"]})
@@ -159,26 +159,40 @@ def _orbax(place: Place) -> Found:
     made = place.folder / "orbax"
     place.run("eagle3-convert", demo_target_dir(), made)
     place.run("eagle3-convert", "--verify", demo_target_dir(), made)
-    return _generate(place, made, "--draft", demo_draft_dir())
+    return _generate(place, made, "--draft", demo_draft_dir(), *_ONE)
 
 
-def _quantised(scheme: str, *, draft: bool, place: Place) -> Found:
-    """Quantise one model of the embedded pair and answer with it."""
-    made = place.folder / f"{'draft' if draft else 'target'}_{scheme}"
-    source = demo_draft_dir() if draft else demo_target_dir()
-    place.run("eagle3-quantize", source, made, "--scheme", scheme)
-    pair = (demo_target_dir(), made) if draft else (made, demo_draft_dir())
-    return _generate(place, pair[0], "--draft", pair[1])
+def _quantised(place: Place) -> Found:
+    """Answer with an MXFP4 target, an FP8 draft and a float8 cache."""
+    target = _quantise(place, demo_target_dir(), "mxfp4")
+    draft = _quantise(place, demo_draft_dir(), "ptpc_fp8")
+    return _generate(place, target, "--draft", draft, *_ONE, *_FP8_CACHE)
 
 
 def _minimax(place: Place) -> Found:
+    """Answer with a random MiniMax target and an INT4 draft."""
     target, draft = write_random_minimax(place.folder / "minimax")
-    return _generate(place, target, "--draft", draft)
+    return _generate(place, target, "--draft", _quantise(place, draft, "int4"), *_ONE)
+
+
+def _quantise(place: Place, source: Path, scheme: str) -> Path:
+    made = place.folder / scheme
+    place.run("eagle3-quantize", source, made, "--scheme", scheme)
+    return made
 
 
 def _pages(place: Place) -> Found:
     (facts,) = answers_of(place.run("eagle3_tools.walk.pages"))
     return Found(facts=facts)
+
+
+def _engine(place: Place) -> Found:
+    """Answer without a server, with the few programs that two greedy requests run."""
+    (found,) = answers_of(place.run("eagle3_tools.walk.answer", "1"))
+    answers = [Answer(str(k), [], tokens, 0) for k, tokens in enumerate(found.pop("tokens"))]
+    if found.pop("more_held"):
+        raise ValueError("the device holds more memory than its arrays need")
+    return Found(answers, found)
 
 
 def _training_step(place: Place) -> Found:
@@ -190,20 +204,18 @@ def _training_step(place: Place) -> Found:
 
 
 PARTS: Sequence[Part] = (
+    Part("engine", _engine),
     Part("chat", _chat, "text"),
     Part("completions", _completions, "text"),
     Part("strict call", _strict_call, "text"),
     Part("cancelled request", _cancelled, "text"),
     Part("prefix hit", _prefix_hit, "text"),
     Part("second start", _second_start),
-    Part("generate", lambda place: _generate(place, "--demo")),
+    Part("generate", lambda place: _generate(place, "--demo", *_ONE)),
+    Part("orbax", _orbax),
     Part("host memory", _pages),
     Part("image", _image, "images"),
-    Part("fp8 cache", lambda place: _generate(place, "--demo", *_FP8_CACHE)),
-    Part("fp8 draft", lambda place: _quantised("ptpc_fp8", draft=True, place=place)),
-    Part("int4 draft", lambda place: _quantised("int4", draft=True, place=place)),
-    Part("mxfp4 target", lambda place: _quantised("mxfp4", draft=False, place=place)),
-    Part("orbax", _orbax),
+    Part("quantised", _quantised),
     Part("minimax", _minimax),
     Part("training step", _training_step),
     Part("tensor parallel", _chat, "tensor", devices=4),

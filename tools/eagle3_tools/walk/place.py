@@ -123,7 +123,7 @@ class Place:
     def compiled(self) -> set[str]:
         """Return the names of the programs in the walk's persistent cache."""
         folder = self.folder / "programs"
-        return {path.name for path in folder.glob("*-cache")} if folder.exists() else set()
+        return {path.name for path in folder.rglob("*-cache")}
 
     def _caches(self) -> dict[str, str]:
         """Keep every program, so that a second start can be seen to compile none."""
