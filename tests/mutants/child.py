@@ -6,16 +6,15 @@ Files are never changed.
 
 import os
 import sys
-from collections.abc import Mapping
-from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import hypothesis
 import jax
 import pytest
 
+from mutants.install import install
 from mutants.rows import ROOT, Row
 
 hypothesis.settings.register_profile(
@@ -57,26 +56,6 @@ class _Observer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed = self.failed or report.nodeid
-
-
-def install(file: Path, source: bytes) -> list[Path]:
-    """Replace the source imported from `file`; the returned list gets `file` at its import."""
-    imported: list[Path] = []
-    get_data, path_stats = SourceFileLoader.get_data, SourceFileLoader.path_stats
-
-    def faulty_data(self: SourceFileLoader, path: str) -> bytes:
-        if Path(path) != file:
-            return get_data(self, path)
-        imported.append(file)
-        return source
-
-    def faulty_stats(self: SourceFileLoader, path: str) -> Mapping[str, Any]:
-        if Path(path) == file:
-            raise OSError("no bytecode is read or written for a module with a fault")
-        return path_stats(self, path)
-
-    SourceFileLoader.get_data, SourceFileLoader.path_stats = faulty_data, faulty_stats
-    return imported
 
 
 def run(row: Row | None, tests: tuple[str, ...], caches: Path, log: Path, pipe: Connection) -> None:

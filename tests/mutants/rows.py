@@ -82,10 +82,11 @@ def _is_text(node: ast.stmt) -> bool:
 
 def read_rows() -> list[Row]:
     """Return all rows, by area; raise ValueError for a row with other keys than `KEYS`."""
-    return [row for path in sorted(AREAS.glob("*.toml")) for row in _rows_of(path)]
+    return [row for path in sorted(AREAS.glob("*.toml")) for row in rows_of(path)]
 
 
-def _rows_of(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[Row]:
+    """Yield the rows of one table."""
     for name, fields in tomllib.loads(path.read_text(encoding="utf-8")).items():
         if set(fields) != KEYS:
             raise ValueError(f"{path.name}: {name}: expected {sorted(KEYS)}, got {sorted(fields)}")

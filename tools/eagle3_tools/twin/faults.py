@@ -2,7 +2,8 @@
 
 python -m eagle3_tools.twin -n 1 -- python -m eagle3_tools.twin.faults. Each fault must end the
 request with 503 and a reason, and the server with a status other than 0, within the watchdog's
-time. Allocations that fail may end one request alone, with an error of its own.
+time. Allocations that fail may end one request alone, with an error of its own. A server whose
+pools do not fit ends at its start, with one error.
 """
 
 import json
@@ -21,8 +22,11 @@ from eagle3_tools.walk.place import SMALL, Place
 WATCHDOG_S = 30.0
 ROOM_S = 30.0
 """Time beyond the watchdog's: its poll, the answer, and the end of the process."""
-FAULTS = "hang", "refuse", "fail", "memory"
+START = "start"
+"""A pool that is larger than the device's memory."""
+FAULTS = START, "hang", "refuse", "fail", "memory"
 FLAGS = ("--demo", "--max-num-seqs", "1", *SMALL, "--watchdog-timeout", f"{WATCHDOG_S:g}")
+TOO_MANY_PAGES = ("--num-gpu-blocks-override", "2000000")
 
 
 def main() -> int:
@@ -30,10 +34,23 @@ def main() -> int:
     holds = True
     with tempfile.TemporaryDirectory() as folder:
         for fault in sys.argv[1:] or FAULTS:
-            line = _seen(fault, Path(folder))
+            line = _refused(Path(folder)) if fault == START else _seen(fault, Path(folder))
             print(json.dumps(line), flush=True)
             holds &= line["holds"]
     return 0 if holds else 1
+
+
+def _refused(folder: Path) -> dict[str, Any]:
+    """Return how a server ends whose pools do not fit: before it is ready, with one error."""
+    log = folder / "start.log"
+    try:
+        with serving((*FLAGS, *TOO_MANY_PAGES), log):
+            said = "it is ready"
+    except OSError as error:
+        said = str(error)
+    last = log.read_text(errors="replace").strip().splitlines()[-1:]
+    holds = "status 2" in said and "is too small" in "".join(last)
+    return {"fault": START, "holds": holds, "answer": said, "log": last}
 
 
 def _seen(fault: str, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Deliberate faults in our GPU path, each of which the twin must show."""
