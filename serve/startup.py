@@ -72,6 +72,11 @@ def describe_engine(config: EngineConfig) -> str:
     how = "" if method == "coupled" else f" ({method})"
     if tree := config.method.tree:
         how = f" levels of a tree (topk {tree.topk}, {tree.num_draft_tokens} nodes verified)"
+    if lookup := config.method.lookup:
+        how += (
+            f", up to {config.num_lookup_tokens} tokens looked up after {lookup.shortest}.."
+            f"{lookup.longest} equal ones"
+        )
     replicas = config.data_parallel_size
     of_each = f"{replicas} replicas, each: " if replicas > 1 else ""
     return of_each + (

@@ -10,7 +10,8 @@ class Round(NamedTuple):
 
     The program makes `drafted` drafts, of which the request lets it verify `wanted`; for `verified`
     of them the length limit had room, and the target chose `accepted`. The answer gained `kept`
-    tokens: accepted + 1, or fewer if the request ended.
+    tokens: accepted + 1, or fewer if the request ended. The last `looked_up` of the `drafted`
+    were looked up in the sequence's own tokens, the others made by the draft model.
     """
 
     drafted: int
@@ -18,6 +19,11 @@ class Round(NamedTuple):
     verified: int
     accepted: int
     kept: int
+    looked_up: int = 0
+
+    def copies(self, drafts: int) -> int:
+        """Return how many of the first `drafts` drafts were looked up."""
+        return max(0, drafts - (self.drafted - self.looked_up)) if self.looked_up else 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,19 @@ class Acceptance:
     @property
     def num_accepted_tokens(self) -> int:
         return self._sum(lambda r: r.accepted)
+
+    @property
+    def num_lookup_drafts(self) -> int:
+        """Rounds that verified looked-up tokens."""
+        return self._sum(lambda r: r.copies(r.verified) > 0)
+
+    @property
+    def num_lookup_draft_tokens(self) -> int:
+        return self._sum(lambda r: r.copies(r.verified))
+
+    @property
+    def num_accepted_lookup_tokens(self) -> int:
+        return self._sum(lambda r: r.copies(r.accepted))
 
     @property
     def num_kept_tokens(self) -> int:

@@ -104,7 +104,8 @@ class Engine:
         self._outputs: list[RequestOutput] = []
         self.started: list[str] = []
         """Requests whose prompts started to run in the latest step."""
-        self._num_drafts = config.num_speculative_tokens if draft is not None else 0
+        self._has_draft = draft is not None
+        self._num_drafts = config.most_drafts(has_draft=self._has_draft)
         self._counters = Counters()
 
     def warmup(self, progress: Progress | None = None) -> None:
@@ -229,7 +230,7 @@ class Engine:
             for sequence in batch:
                 sequence.rounds_in_flight += 1
                 sequence.last_drafts = drafts
-            drafted = min(drafts, self._num_drafts)
+            drafted = drafts if self._has_draft else 0
             self._in_flight.append(InFlight(output, batch, True, drafted, timed))
         return bool(members)
 
@@ -293,11 +294,15 @@ class Engine:
             # The round began by writing final draft KV to the rows below its length.
             self._replicas.of(sequence).prefixes.publish(sequence, sequence.kv_len)
             sequence.kv_len += len(row.token_ids)
-        kept = sequence.commit(row.token_ids, row.logprobs)
+        copies_from = row.room - row.looked_up if row.looked_up else len(row.token_ids)
+        kept = sequence.commit(row.token_ids, row.logprobs, copies_from)
         self._counters.generation_tokens += kept
         if is_round and not replayed:
-            wanted, accepted = sequence.wanted_drafts(drafted), len(row.token_ids) - 1
-            kind = Round(drafted, wanted, row.verified, accepted, kept)
+            accepted = len(row.token_ids) - 1
+            sequence.copies = row.looked_up > 0 and accepted >= max(drafted, 1)
+            drafted = row.room if row.looked_up else drafted
+            wanted = sequence.wanted_drafts(drafted)
+            kind = Round(drafted, wanted, row.verified, accepted, kept, row.looked_up)
             self._chooser.observe_acceptance(row.verified, accepted)
             sequence.rounds.append(kind)
             self._counters.rounds[kind] += 1

@@ -63,7 +63,7 @@ class RequestOutput:
         logprobs, prompt_logprobs: If requested, one entry per token of token_ids, and one per
             prompt token, the same in every output.
         origins: Per token of token_ids 0 if the target chose it, i if it was accepted as draft i of
-            its round (in a tree: at level i).
+            its round (in a tree: at level i), -i if that draft was looked up.
     """
 
     request_id: str

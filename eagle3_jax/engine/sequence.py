@@ -44,7 +44,9 @@ class Sequence:
     """The host's record of one request.
 
     `limit` is its maximum of tokens, prompt included; `kv_len` KV rows are known to be committed.
-    `rounds_in_flight` are unread; the last dispatched one had k = `last_drafts`, 0 before.
+    `rounds_in_flight` are unread; the last dispatched one had k = `last_drafts`, 0 before. It
+    `copies` its own tokens if the last round that was read had looked-up drafts and accepted as
+    many as the draft model makes.
     `replica` owns its slot and pages. At the last preemption the answer had `num_kept` tokens, of
     which an exact re-run must still reproduce `replay`. `pages` are int32 for page tables;
     `page_keys` are keys of the first ones, `num_published` of them in the prefix cache. `cached`
@@ -78,6 +80,7 @@ class Sequence:
     kv_len: int = 0
     rounds_in_flight: int = 0
     last_drafts: int = 0
+    copies: bool = False
     replay: int = 0
     num_kept: int = 0
     output_ids: list[int] = field(default_factory=list)
@@ -204,12 +207,16 @@ class Sequence:
         if len(self.scored_prompt) == len(self.request.prompt_ids):
             self.prompt_logprobs = tuple(self.scored_prompt)
 
-    def commit(self, token_ids: list[int], rows: LogprobRows | None) -> int:
-        """Append a program's committed tokens up to the finish; return the answer's gain."""
+    def commit(self, token_ids: list[int], rows: LogprobRows | None, copies_from: int) -> int:
+        """Append a program's committed tokens up to the finish; return the answer's gain.
+
+        Drafts were looked up from index `copies_from` on, and made by the draft model before.
+        """
         before, count = len(self.output_ids), self.request.sampling.logprobs
         for index, token in enumerate(token_ids):
             # After a round's drafts comes the target's own token, as after prefill.
             origin = index + 1 if index < len(token_ids) - 1 else 0
+            origin = -origin if index >= copies_from else origin
             scored = None if rows is None or count is None else rows.at(index, token, count)
             self.append(token, scored, origin)
             if self.status is Status.FINISHED:
@@ -292,6 +299,7 @@ class Sequence:
         """
         self.status, self.slot, self.kv_len = Status.WAITING, -1, 0
         self.last_drafts = self.images_until = 0
+        self.copies = False
         if len(self.scored_prompt) < len(self.request.prompt_ids):
             del self.scored_prompt[1:]
         self.num_kept = len(self.output_ids)

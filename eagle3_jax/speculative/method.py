@@ -9,14 +9,31 @@ from typing import Literal, NamedTuple, get_args
 
 
 class Widths(NamedTuple):
-    """Sizes of a round in an engine that chooses k per round.
+    """Sizes of a round in an engine that chooses k per round, or looks up drafts.
 
     `drafts` is k'. `first_rows` are the rows of the draft's first pass, at least 1 + the drafts of
-    the widest previous round of its sequences (0 for a prefill).
+    the widest previous round of its sequences (0 for a prefill). `lookup` is the number of tokens
+    that may be looked up in place of the drafts.
     """
 
     drafts: int
     first_rows: int
+    lookup: int = 0
+
+    @property
+    def verified(self) -> int:
+        """Maximum drafts that the round verifies per sequence."""
+        return max(self.drafts, self.lookup)
+
+
+class Lookup(NamedTuple):
+    """Number of last tokens that must have occurred before: the longest of `shortest`..`longest`.
+
+    The tokens that followed them are the drafts.
+    """
+
+    shortest: int
+    longest: int
 
 
 class Variant(Enum):
@@ -93,12 +110,14 @@ class SpeculationMethod:
         synthetic_acceptance_rates: Entry i is the probability of accepting the first i + 1 drafts.
         tree: Size of the draft trees; None for chains.
         greedy_drafts: Drafts are the draft's best tokens at any temperature, q is one-hot.
+        lookup: Rule of drafts that are looked up in the sequence's own tokens; None without.
     """
 
     rejection_sample_method: RejectionSampleMethod = "coupled"
     synthetic_acceptance_rates: tuple[float, ...] | None = None
     tree: TreeShape | None = None
     greedy_drafts: bool = False
+    lookup: Lookup | None = None
 
     @property
     def needs_probs(self) -> bool:
@@ -109,10 +128,6 @@ class SpeculationMethod:
     def needs_logits(self) -> bool:
         """True if verification needs more of the target than its choice at each row of a chain."""
         return self.needs_probs or self.tree is not None
-
-    def verified_rows(self, num_speculative_tokens: int) -> int:
-        """Rows per sequence that the target runs in a round: a chain's rows or a tree's nodes."""
-        return self.tree.num_draft_tokens if self.tree else num_speculative_tokens + 1
 
     @property
     def synthetic_acceptance_length(self) -> float | None:

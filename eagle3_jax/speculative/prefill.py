@@ -72,7 +72,13 @@ def prefill_chunk(
     slots = _open_slot(state.slots, chunk, token, feature)
     report = jnp.concatenate([token, chunk.last.astype(jnp.int32).reshape(1, 1)], axis=1)
     logit_controls = open_controls(state.logit_controls, chunk.logit_controls, chunk.slot, token)
-    written = DecodeState(target_pools, draft_pools, slots, logit_controls, state.image_features)
+    written = replace(
+        state,
+        target_pools=target_pools,
+        draft_pools=draft_pools,
+        slots=slots,
+        logit_controls=logit_controls,
+    )
     return written, report, logprobs
 
 

@@ -24,11 +24,13 @@ class Drafts(NamedTuple):
     """Drafts as target ids, with the probabilities q that rejection sampling needs.
 
     q is over target ids: 0 outside the draft's vocabulary and in rows without candidates. It is
-    split like the target's vocabulary.
+    split like the target's vocabulary. With lookup, the last `looked_up` ids of each row
+    are copies of earlier tokens.
     """
 
     ids: Int[Array, "batch k"]
     probs: Float[Array, "batch k vocab"] | None = None
+    looked_up: Int[Array, " batch"] | None = None
 
 
 def draw_with_probs(

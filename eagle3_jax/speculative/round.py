@@ -22,6 +22,7 @@ from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_controls import control_logits
+from eagle3_jax.speculative.lookup import add_copies, limit_drafts
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod, Variant, Widths
 from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.propose_tree import propose_tree
@@ -49,10 +50,12 @@ def speculative_round(
     """Advance the sequences in `slot_ids` by one round of width k+1, in one program.
 
     Returns the new state, a report row [k+1 tokens, number committed (0: the row was finished),
-    drafts verified] per sequence and, for full rounds, the tokens' logprobs. `variant` says which
-    options the round supports, `method` how drafts are drawn and accepted. A tree, which needs a
-    draft, has k levels, each of which counts as one verified draft. `widths` are those of an engine
-    that chooses k; otherwise verified_tokens in the state has the width.
+    drafts verified] per sequence and, for full rounds, the tokens' logprobs. With lookup the width
+    is that of `widths`, and the last number includes the looked-up drafts (commit_batch).
+    `variant` says which options the round supports, `method` how drafts are drawn and accepted. A
+    tree, which needs a draft, has k levels, each of which counts as one verified draft. `widths`
+    are those of an engine that chooses k or looks up drafts; otherwise verified_tokens in the state
+    has the width.
     """
     static: Any = {"variant": variant, "method": method, "widths": widths}
     state, drafts = propose_round(
@@ -73,7 +76,9 @@ def propose_round(
     widths: Widths | None = None,
     target_axis: Axis = None,
 ) -> tuple[DecodeState, Drafts | Tree]:
-    """Run the draft's half of a round: return new draft KV and drafts, zeros without a draft.
+    """Run the draft's half of a round: return the state with new draft KV, and drafts.
+
+    Without a draft they are zeros. With lookup, earlier tokens replace or extend some of them.
 
     `masks` hold the allowed ids of the first draft or the root's children; later drafts depend on
     it. With masks paused rows resume. `target_axis` splits draft probabilities like the target's
@@ -85,25 +90,30 @@ def propose_round(
     k = widths.drafts if widths else batch.whole.verified_tokens.shape[1] - 1
     if draft is None:
         assert not method.tree, "the runner refuses trees without a draft"
-        return state, Drafts(jnp.zeros((slot_ids.shape[0], k), jnp.int32))
-    with jax.named_scope("propose"):
-        if method.tree:
-            drafts, pools = propose_tree(draft, batch, state.draft_pools, method.tree, masks)
-        else:
-            drafts, pools = propose(
-                draft,
-                batch.rows,
-                state.draft_pools,
-                page_table,
-                batch.active,
-                k,
-                batch.logit_controls,
-                masks,
-                with_probs=method.needs_probs,
-                target_axis=target_axis,
-                biases=batch.biases,
-            )
-    return replace(state, draft_pools=pools), drafts
+        drafts = Drafts(jnp.zeros((slot_ids.shape[0], k), jnp.int32))
+    else:
+        with jax.named_scope("propose"):
+            if method.tree:
+                drafts, pools = propose_tree(draft, batch, state.draft_pools, method.tree, masks)
+            else:
+                drafts, pools = propose(
+                    draft,
+                    batch.rows,
+                    state.draft_pools,
+                    page_table,
+                    batch.active,
+                    k,
+                    batch.logit_controls,
+                    masks,
+                    with_probs=method.needs_probs,
+                    target_axis=target_axis,
+                    biases=batch.biases,
+                )
+        state = replace(state, draft_pools=pools)
+    if method.lookup is None:
+        return state, drafts
+    assert isinstance(drafts, Drafts) and widths, "lookup has chains, and widths of its own"
+    return add_copies(state, batch, drafts, method.lookup, widths, target_axis)
 
 
 def _at_temperature_zero(rows: SlotRows) -> SlotRows:
@@ -130,6 +140,8 @@ def verify_round(
     (sampling.token_mask), in full rounds only. Paused rows resume if masks are given.
     """
     batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
+    if isinstance(drafts, Drafts) and drafts.looked_up is not None and widths:
+        batch = limit_drafts(state, batch, drafts.looked_up, widths)
     models = target, aux_layer_ids
     if isinstance(drafts, Tree):
         verified = verify_tree(*models, state.target_pools, batch, drafts, masks)
@@ -151,13 +163,18 @@ def _verify_chain(
 ) -> tuple[VerifyResult, Float[Array, "batch width aux"], KVPools, Logprobs | None]:
     """Run [last token, d1..dk] through the target at positions n..n+k, and decide.
 
-    Rows past the valid drafts repeat the last valid position and write to scratch.
+    Rows past the valid drafts repeat the last valid position and write to scratch. With lookup they
+    repeat its token too, so that they read no other expert: most rows have far fewer drafts than
+    the round is wide.
     """
     rows = batch.rows
     with jax.named_scope("verify"):
         tokens = jnp.concatenate([rows.last_tokens, drafts.ids], axis=1)
         offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
-        positions = rows.seq_lens[:, None] + jnp.minimum(offsets, valid)
+        last = jnp.minimum(offsets, valid)
+        if batch.looked_up is not None:
+            tokens = jnp.take_along_axis(tokens, last, axis=1)
+        positions = rows.seq_lens[:, None] + last
         writes = (offsets <= valid) & batch.active[:, None]
         pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
         hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)

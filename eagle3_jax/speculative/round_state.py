@@ -19,12 +19,16 @@ from eagle3_jax.speculative.method import Variant, Widths
 from eagle3_jax.speculative.state import DecodeState, SlotRows, narrow, widen
 from eagle3_jax.speculative.verify import VerifyResult, num_valid_drafts
 
+LOOKED_UP = 256
+"""Unit of looked-up drafts in a report, above the number of verified drafts."""
+
 
 class RoundBatch(NamedTuple):
     """The sequences that a round advances, if `active`.
 
     `whole` has their rows as the state keeps them, `rows` as the round reads them. Full rounds have
-    `logit_controls`, argmax rounds `biases`.
+    `logit_controls`, argmax rounds `biases`. Verification with lookup has `looked_up`, the
+    number of each row's last drafts that are copies of earlier tokens.
     """
 
     slot_ids: Int[Array, " batch"]
@@ -34,6 +38,7 @@ class RoundBatch(NamedTuple):
     active: Bool[Array, " batch"]
     logit_controls: LogitControls | None
     biases: TokenBiases | None
+    looked_up: Int[Array, " batch"] | None = None
 
 
 def read_batch(
@@ -78,8 +83,8 @@ def commit_batch(
 ) -> tuple[DecodeState, Int[Array, "batch report"]]:
     """Return the state after the round and the report that the host reads.
 
-    A report row is [tokens, number committed (0: the row was finished), drafts verified]. Lengths
-    grow by num_accepted + 1; inactive rows are unchanged.
+    A report row is [tokens, number committed (0: the row was finished), drafts verified + LOOKED_UP
+    times those looked up]. Lengths grow by num_accepted + 1; inactive rows are unchanged.
     """
     rows = batch.whole
     width = rows.verified_tokens.shape[1]
@@ -106,6 +111,8 @@ def commit_batch(
     if batch.logit_controls is not None:
         logit_controls = commit_tokens(logit_controls, batch.slot_ids, result.token_ids, committed)
     verified = jnp.where(batch.active, num_valid_drafts(batch.rows), 0)
+    if batch.looked_up is not None:
+        verified += LOOKED_UP * batch.looked_up
     report = jnp.concatenate([result.token_ids, committed[:, None], verified[:, None]], axis=1)
     after = replace(state, target_pools=target_pools, slots=slots, logit_controls=logit_controls)
     return after, report

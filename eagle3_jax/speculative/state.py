@@ -63,7 +63,8 @@ class DecodeState:
 
     `draft_pools` are the draft's keys and values, or latents; empty without a draft.
     `logit_controls` are read by full programs only. `image_features` has rows that the host
-    assigns, the last one scratch; None without a vision model.
+    assigns, the last one scratch; None without a vision model. `history` has each slot's tokens by
+    position, for lookup (eagle3_jax.speculative.lookup); None without.
     """
 
     target_pools: tuple[KVPool, ...]
@@ -71,6 +72,7 @@ class DecodeState:
     slots: SlotRows
     logit_controls: LogitControls
     image_features: Float[Array, "tokens hidden"] | None = None
+    history: Int[Array, "slots positions"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -127,7 +129,7 @@ def narrow(rows: SlotRows, widths: Widths) -> SlotRows:
     """Cut rows to a round's widths; finished rows may be wider than the round."""
     return replace(
         rows,
-        num_drafts=jnp.minimum(rows.num_drafts, widths.drafts),
+        num_drafts=jnp.minimum(rows.num_drafts, widths.verified),
         num_accepted=jnp.minimum(rows.num_accepted, widths.first_rows - 1),
         verified_tokens=rows.verified_tokens[:, : widths.first_rows],
         aux_hidden=rows.aux_hidden[:, : widths.first_rows],

@@ -27,10 +27,14 @@ class Tree(NamedTuple):
 
 
 class HostTree(NamedTuple):
-    """A Tree of NumPy arrays with mutable tokens."""
+    """A Tree of NumPy arrays with mutable tokens.
+
+    Chains with lookup have `looked_up`, int32 [batch] (propose.Drafts).
+    """
 
     tokens: np.ndarray
     parents: np.ndarray
+    looked_up: np.ndarray | None = None
 
 
 def chains_as_trees(draft_ids: np.ndarray) -> HostTree:

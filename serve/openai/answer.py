@@ -37,7 +37,7 @@ class TokenOrigins:
 
     `text` is the text that a token adds; the joined texts are the answer. A character split over
     tokens is in the last of them, and a stop id adds none. `origin` is 0 for a token chosen by the
-    target, i for one accepted as draft i of its round.
+    target, i for one accepted as draft i of its round, -i if that draft was looked up.
     """
 
     def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
@@ -237,5 +237,6 @@ def _speculation(state: ChoiceState) -> dict[str, Any]:
     return {
         "rounds": len(state.rounds),
         "accepted": counts.num_accepted_tokens,
+        "accepted_lookup": counts.num_accepted_lookup_tokens,
         "accept_length": counts.accept_length,
     }

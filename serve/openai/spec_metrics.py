@@ -21,6 +21,8 @@ FIELDS = {
     "eos_corrected_acceptance_length": "accept_length_eos_corrected",
     "acceptance_per_position": "acceptance_per_pos",
     "conditional_acceptance_per_position": "conditional_acceptance_per_pos",
+    "num_lookup_draft_tokens": "num_lookup_draft_tokens",
+    "num_accepted_lookup_tokens": "num_accepted_lookup_tokens",
 }
 """Fields of the response, with the attributes of `Acceptance` that they hold."""
 

@@ -10,16 +10,24 @@ from eagle3_jax.engine.config import EngineConfig
 from serve.options.foreign import KEYS as KEYS_WITHOUT_EFFECT
 
 DEFAULT_K = EngineConfig.num_speculative_tokens
+DEFAULT_LOOKUP = 8
+LOOKUP_KEYS = ("prompt_lookup_min", "prompt_lookup_max", "num_lookup_tokens")
+"""Each of them turns lookup on. The first two are vLLM's."""
+ONLY_LENGTH = 5
+"""vLLM's lengths of a match for ngram, if neither is given."""
 NUMBER = (int, float)
 SPECULATIVE_KEYS: Mapping[str, tuple[Any, str]] = {
     "model": ((str,), "a directory or a hub id"),
     "revision": ((str,), "a branch, tag or commit"),
-    "method": ((str,), "'eagle3'"),
+    "method": ((str,), "'eagle3', or 'ngram' for lookup without a draft"),
     "num_speculative_tokens": ((int,), "an integer"),
     "num_speculative_tokens_per_batch_size": (
         [(list,)],
         "a list of [first batch size, last batch size, k]",
     ),
+    "prompt_lookup_max": ((int,), "an integer"),
+    "prompt_lookup_min": ((int,), "an integer"),
+    "num_lookup_tokens": ((int,), "an integer"),
     "draft_tensor_parallel_size": ((int,), "an integer"),
     "rejection_sample_method": ((str,), "a name"),
     "draft_sample_method": ((str,), "'probabilistic' or 'greedy'"),
@@ -188,7 +196,7 @@ def _as_given(flags: Namespace) -> Speculation:
 
 def _from_keys(config: Mapping[str, Any], flags: Namespace) -> Speculation:
     given = {key: value for key, value in config.items() if value is not None}
-    _require("--speculative-config method", given.pop("method", "eagle3"), "eagle3")
+    given = _with_lookup(given, given.pop("method", "eagle3"))
     without_effect = tuple(
         f"--speculative-config {key}" for key in KEYS_WITHOUT_EFFECT if key in given
     )
@@ -204,6 +212,28 @@ def _from_keys(config: Mapping[str, Any], flags: Namespace) -> Speculation:
     proposes = flags.demo or draft or flags.speculative_config is not None
     engine.setdefault("num_speculative_tokens", DEFAULT_K if proposes else 0)
     return Speculation(draft, revision, engine, size, without_effect)
+
+
+def _with_lookup(given: dict[str, Any], method: str) -> dict[str, Any]:
+    """Complete the keys of lookup; vLLM's method ngram is lookup with k = 0."""
+    if method not in ("eagle3", "ngram"):
+        raise ValueError(
+            f"--speculative-config method: this release has 'eagle3' and 'ngram'; got {method!r}"
+        )
+    alone = method == "ngram"
+    if alone and (model := given.get("model")):
+        raise ValueError(
+            f"--speculative-config method 'ngram' has no draft; leave model {model!r} out, or give "
+            "method 'eagle3' with prompt_lookup_max for both"
+        )
+    if not alone and not any(key in given for key in LOOKUP_KEYS):
+        return given
+    width = given.get("num_speculative_tokens", DEFAULT_LOOKUP) if alone else DEFAULT_LOOKUP
+    either = given.get("prompt_lookup_min", given.get("prompt_lookup_max"))
+    either = ONLY_LENGTH if either is None and alone else either
+    bounds = {} if either is None else dict.fromkeys(LOOKUP_KEYS[:2], either)
+    completed = {"num_lookup_tokens": width, **bounds, **given}
+    return {**completed, "num_speculative_tokens": 0} if alone else completed
 
 
 def _from_sglang(flags: Namespace) -> Speculation:

@@ -43,7 +43,7 @@ function learn(k) {
   find("drafts").max = k;
   const count = Math.min(k, MOST_SHADES);
   const names = Array.from({ length: count }, (_, i) => [shade(i + 1), `draft ${i + 1}`]);
-  find("legend").replaceChildren(...[...names, ["target", "target"]].map(legendItem));
+  find("legend").replaceChildren(...[...names, ["lookup", "looked up"], ["target", "target"]].map(legendItem));
   bars("answer-positions", []);
 }
 

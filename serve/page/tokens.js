@@ -3,6 +3,7 @@
 export const MOST_SHADES = 8;
 
 export function shade(origin) {
+  if (origin < 0) return "lookup";
   return origin ? `draft d${Math.min(origin, MOST_SHADES)}` : "target";
 }
 
@@ -76,7 +77,8 @@ export class Writer {
 }
 
 function describe(number, origin, logprob) {
-  const from = origin ? `draft ${origin} of its round, accepted` : "chosen by the target";
+  const source = origin < 0 ? "looked-up draft" : "draft";
+  const from = origin ? `${source} ${Math.abs(origin)} of its round, accepted` : "chosen by the target";
   const chance = logprob === undefined ? "" : ` · log-prob ${logprob.toFixed(3)}`;
   return `token ${number} · ${from}${chance}`;
 }
@@ -85,9 +87,11 @@ function describe(number, origin, logprob) {
 // ends with a token of the target, except one that is cut off by the end of the answer.
 export function figures(origins) {
   const targets = origins.filter((origin) => origin === 0).length;
-  const rounds = targets - 1 + (origins.at(-1) > 0 ? 1 : 0);
+  const rounds = targets - 1 + (origins.at(-1) ? 1 : 0);
   const positions = [];
-  for (const origin of origins) if (origin) positions[origin - 1] = (positions[origin - 1] ?? 0) + 1;
+  for (const origin of origins.map(Math.abs)) {
+    if (origin) positions[origin - 1] = (positions[origin - 1] ?? 0) + 1;
+  }
   return {
     length: rounds > 0 ? (origins.length - 1) / rounds : undefined,
     shares: rounds > 0 ? Array.from(positions, (count) => (count ?? 0) / rounds) : [],

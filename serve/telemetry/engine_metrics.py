@@ -24,6 +24,17 @@ COUNTERS: MetricRows = (
     ("vllm:spec_decode_num_drafts", "num_drafts", "Rounds that verified draft tokens"),
     ("vllm:spec_decode_num_draft_tokens", "num_draft_tokens", "Draft tokens verified"),
     ("vllm:spec_decode_num_accepted_tokens", "num_accepted_tokens", "Draft tokens accepted"),
+    ("eagle3:spec_decode_num_lookup_drafts", "num_lookup_drafts", "Rounds of looked-up drafts"),
+    (
+        "eagle3:spec_decode_num_lookup_draft_tokens",
+        "num_lookup_draft_tokens",
+        "Draft tokens verified that were looked up, not made by the draft model",
+    ),
+    (
+        "eagle3:spec_decode_num_accepted_lookup_tokens",
+        "num_accepted_lookup_tokens",
+        "Of these, accepted",
+    ),
     ("eagle3:spec_decode_num_kept_tokens", "num_kept_tokens", "Tokens that drafts gave to answers"),
     ("vllm:prompt_tokens", "prompt_tokens", "Prompt tokens processed"),
     ("vllm:prompt_tokens_cached", "prefix_cache_hits", "Prompt tokens that were not run again"),

@@ -34,6 +34,11 @@ EMPTY: Mapping[str, Any] = {}
 
 K = 3
 TREE: dict[str, Any] = {"eagle_topk": 3, "num_draft_tokens": 9}
+LOOKUP: dict[str, Any] = {
+    "num_lookup_tokens": 6,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+}
 FLOAT8: dict[str, Any] = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
 
 
@@ -67,6 +72,8 @@ def _tiny_target() -> Target:
 @cache
 def _tiny_models(draft: str) -> Models:
     target = _tiny_target()
+    if draft == "none":
+        return Models(target, None)
     return Models(
         target, reduced_draft(target) if draft == "reduced" else shared_draft(draft, target)
     )
@@ -218,6 +225,7 @@ FEW = [
         "reduced",
         prepare=follow_the_script,
     ),
+    tiny("lookup", sizes(K, **LOOKUP), "reduced"),
     tiny("host memory", sizes(K, kv_offloading_bytes=10_000_000), repeats=False),
     tiny("grammar, k by batch", sizes(K, **BY_BATCH), repeats=False, **SPELLING),
     tiny("grammar and tree", sizes(K, **TREE), repeats=False, **SPELLING),
@@ -240,6 +248,13 @@ FEW = [
     seeing("seeing, draft too, 2 devices", 2, sizes(K, mm_draft_embedding="target")),
 ]
 SWEEP = [
+    tiny("lookup alone", sizes(0, **LOOKUP), "none"),
+    tiny("lookup, exact", sizes(K, exact=True, **LOOKUP), "latent"),
+    tiny("lookup and grammar", sizes(K, **LOOKUP), repeats=False, **SPELLING),
+    tiny("lookup, host memory", sizes(K, kv_offloading_bytes=10_000_000, **LOOKUP), repeats=False),
+    of_setup("lookup, 2 parts", TWO, divided(2, **LOOKUP)),
+    replicas("2 replicas, lookup", 2, 1, "latent", **LOOKUP),
+    seeing("seeing, lookup, exact", 1, sizes(K, exact=True, **LOOKUP)),
     tiny("tree", sizes(K, **TREE)),
     tiny("k = 1", sizes(1, page_size=16, num_pages=9)),
     tiny("k = 6, reduced draft", sizes(6, **SMALL), "reduced"),

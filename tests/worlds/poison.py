@@ -32,11 +32,13 @@ class Poison:
     def _spoil(self, state: DecodeState) -> DecodeState:
         """Return the state with NaN in every row that the next program must not read.
 
-        These are scratch, uncommitted rows, and rejected, finished and padding rows of slots.
+        These are scratch, uncommitted rows, and rejected, finished and padding rows of slots. In
+        token histories all tokens become equal from those on that the next round writes.
         """
         slots = jax.device_get(state.slots)
         keep = np.arange(slots.verified_tokens.shape[1]) <= slots.num_accepted[:, None]
         live = np.zeros(len(keep), bool)
+        written = np.zeros(len(keep), int)
         config = self._engine.config
         target_rows = np.zeros((config.pool_pages, config.page_tokens), bool)
         draft_rows = target_rows.copy()
@@ -44,16 +46,23 @@ class Poison:
         for sequence in self._engine._replicas.first.admitted:
             slot, first = sequence.slot, sequence.num_prefilled
             known, settled = first, first
+            written[slot] = len(sequence.prefill_ids)
             if sequence.status is Status.RUNNING:
                 live[slot] = True
                 known = int(slots.seq_lens[slot])
                 settled = known - int(slots.num_accepted[slot]) - 1
+                written[slot] = settled + 1
             _mark(target_rows, sequence.pages, known)
             _mark(draft_rows, sequence.pages, settled)
         self.rows += int(target_rows.sum() + draft_rows.sum())
         stale = jnp.asarray(~(keep & live[:, None]))
+        history = state.history
+        if history is not None:
+            unwritten = np.arange(config.max_model_len) >= written[:, None]
+            history = jax.device_put(jnp.where(unwritten, 1, history), history.sharding)
         return replace(
             state,
+            history=history,
             target_pools=tuple(_spoil_pool(pool, target_rows) for pool in state.target_pools),
             draft_pools=tuple(_spoil_pool(pool, draft_rows) for pool in state.draft_pools),
             slots=replace(

@@ -47,6 +47,10 @@ def test_traffic_is_wild(record: Record) -> None:
     assert stats.num_preemptions, "nothing was preempted"
     assert stats.prefix_cache_hits, "no prompt began like another"
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+    if world.config.num_lookup_tokens:
+        assert 0 < stats.num_accepted_lookup_tokens < stats.num_lookup_draft_tokens
+        others = stats.num_accepted_tokens - stats.num_accepted_lookup_tokens
+        assert others > 0 or world.models().draft is None
     if world.prepare is note_operations:
         assert {f"{name} runs as pallas" for name in OPERATIONS} <= RAN
     if world.prepare is note_cuts:

@@ -85,7 +85,13 @@ class World:
         In exact mode it comes from the programs of the engine under test.
         """
         if self.config.exact:
-            cold = replace(self.config, enable_prefix_caching=False, kv_offloading_bytes=0)
+            cold = replace(
+                self.config,
+                num_speculative_tokens=self.config.width - 1,
+                num_lookup_tokens=0,
+                enable_prefix_caching=False,
+                kv_offloading_bytes=0,
+            )
             engine = self._engine_of(self.models()._replace(draft=None), cold)
         else:
             stored = {n: getattr(self.config, n) for n in ("kv_cache_dtype", "kv_cache_scale")}

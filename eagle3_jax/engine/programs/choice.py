@@ -42,6 +42,9 @@ class ProgramChoice:
         if self._can_argmax(members):
             kind = ProgramKind.ARGMAX_ROUND
         batch = self._config.bucket_for(largest_replica_batch(members))
+        if drafts is not None and self._config.method.lookup:
+            copying = sum(member.copies for member in members)
+            return Program(kind, batch, self._config.lookup_widths(copying, len(members)))
         if drafts is None or not self._config.chooses_k:
             return Program(kind, batch)
         # The narrowest program that reads all rows of the last round.

@@ -107,18 +107,18 @@ def _prefill(
 
 
 def _propose(
-    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
+    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any, **options: Any
 ) -> tuple[DecodeState, Drafts | Tree]:
     _, proposer = _models(pair, target, draft)
-    return propose_round(proposer, *batch, variant=Variant.FULL, method=pair.method)
+    return propose_round(proposer, *batch, variant=Variant.FULL, method=pair.method, **options)
 
 
 def _verify(
-    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any
+    pair: PairStructure, target: Leaves, draft: Leaves, *batch: Any, **options: Any
 ) -> tuple[DecodeState, Array, Logprobs | None]:
     verifier, _ = _models(pair, target, draft)
     static: Any = {"variant": Variant.FULL, "method": pair.method}
-    return verify_round(verifier, pair.aux_layer_ids, *batch, **static)
+    return verify_round(verifier, pair.aux_layer_ids, *batch, **static, **options)
 
 
 def _encode(
@@ -129,7 +129,15 @@ def _encode(
     return (replace(state, image_features=kept),)
 
 
+def _history(
+    pair: PairStructure, target: Leaves, draft: Leaves, state: DecodeState, slot: Array, ids: Array
+) -> tuple[DecodeState]:
+    assert state.history is not None, "an engine with lookup keeps the tokens"
+    return (replace(state, history=state.history.at[slot].set(ids)),)
+
+
 FUNCTIONS = {
+    ProgramKind.HISTORY: _history,
     ProgramKind.PREFILL: _prefill,
     ProgramKind.FULL_PREFILL: partial(_prefill, variant=Variant.FULL),
     ProgramKind.ARGMAX_PREFILL: partial(_prefill, variant=Variant.ARGMAX),
@@ -150,8 +158,8 @@ def compile_program(
     """Compile the program of this kind for these shapes of weights, state and host inputs.
 
     The shapes are those of the target's and the draft's leaves, the donated state and the inputs.
-    Encoding takes the vision model's leaves instead of the target's. `widths` are those of a round
-    narrower than the state.
+    Encoding takes the vision model's leaves instead of the target's, and a token history none.
+    `widths` are those of a round narrower than the state.
     """
     function = program(kind, pair, *shapes, widths=widths)
     with prefer(pair.kernels, pair.xla_kernels), exact_bits(pair.exact):
@@ -185,7 +193,9 @@ def program(
     if replicas(sharding.mesh) > 1:
         function, sent = partial(_as_replica, function), PartitionSpec(DATA)
     specs = jax.tree.map(lambda shape: shape.sharding.spec, held)
-    outputs = {ProgramKind.PROPOSE: (whole,), ProgramKind.ENCODE: ()}.get(kind, (whole, whole))
+    one, none = (whole,), ()
+    fewer = {ProgramKind.PROPOSE: one, ProgramKind.ENCODE: none, ProgramKind.HISTORY: none}
+    outputs = fewer.get(kind, (whole, whole))
     return jax.shard_map(
         function,
         mesh=sharding.mesh,

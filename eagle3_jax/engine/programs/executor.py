@@ -147,7 +147,9 @@ class Executor:
         return tuple(outputs)
 
     def _weights(self, program: Program) -> tuple[Leaves, Leaves]:
-        """Return the program's weights: the pair's or the vision model's."""
+        """Return the program's weights: the pair's, the vision model's, or none."""
+        if program.kind is ProgramKind.HISTORY:
+            return (), ()
         if program.kind is ProgramKind.ENCODE:
             return self._vision, ()
         return self._target, self._draft

@@ -14,7 +14,7 @@ from eagle3_jax.layers.split_context import SharedContext
 from eagle3_jax.mesh import DATA, DEVICES, MeshAxes, parts, replicas
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.speculative.logit_control_rows import empty_controls
+from eagle3_jax.speculative.logit_control_rows import NO_TOKEN, empty_controls
 from eagle3_jax.speculative.state import DecodeState, empty_slots
 
 
@@ -175,6 +175,9 @@ def _empty_state(
         empty_slots(config.max_num_seqs + 1, config.width, aux_size, dtype),
         empty_controls(config.max_num_seqs + 1, target.config.vocab_size),
         jnp.zeros((image_rows, target.config.hidden_size), dtype) if image_rows else None,
+        jnp.full((config.max_num_seqs + 1, config.max_model_len), NO_TOKEN)
+        if config.method.lookup
+        else None,
     )
 
 
@@ -191,4 +194,5 @@ def _shardings(
     target_pools, draft_pools = _layouts(target, draft, config, mesh)
     shardings: Any = DecodeState
     pools = tuple(map(pool, target_pools)), tuple(map(pool, draft_pools))
-    return shardings(*pools, whole, whole, whole if image_rows else None)
+    optional = (whole if has else None for has in (image_rows, config.method.lookup))
+    return shardings(*pools, whole, whole, *optional)

@@ -37,6 +37,8 @@ class InputShapes:
         config = self._config
         if program.kind in PAGE_COPIES:
             return (_int32(COPIED_PAGES),) * (1 + (program.kind is not ProgramKind.STAGE_PAGES))
+        if program.kind is ProgramKind.HISTORY:
+            return _int32(), _int32(config.max_model_len)
         if program.kind is ProgramKind.ENCODE:
             assert self._images and program.batch, "an engine with images, and arrays of a size"
             return (shapes_of(self._images.pack((), program.batch)),)
@@ -51,9 +53,11 @@ class InputShapes:
         if program.kind is ProgramKind.PROPOSE:
             inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
         if program.kind is ProgramKind.VERIFY:
-            rows = config.method.verified_rows(config.num_speculative_tokens)
+            rows = config.verified_rows
             tree = Tree(_int32(batch, rows), _int32(batch, rows))
-            inputs.append(tree if config.method.tree else Drafts(_int32(batch, rows - 1)))
+            looked_up = _int32(batch) if config.method.lookup else None
+            chain = Drafts(_int32(batch, rows - 1), None, looked_up)
+            inputs.append(tree if config.method.tree else chain)
             inputs.append(shapes_of(open_masks(self._vocab_size, batch, rows)))
         return tuple(inputs)
 

@@ -16,7 +16,12 @@ from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.options import MAX_BAD_WORD_TOKENS, MAX_KERNEL_BIASES
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.sampling.rows import SamplingRows, pack_sampling
-from eagle3_jax.speculative.logit_control_rows import ANY_TOKEN, LogitControls, no_controls
+from eagle3_jax.speculative.logit_control_rows import (
+    ANY_TOKEN,
+    NO_TOKEN,
+    LogitControls,
+    no_controls,
+)
 from eagle3_jax.speculative.state import NO_PAUSE, NO_ROW, PrefillChunk
 
 
@@ -76,6 +81,22 @@ def pack_page_table(
     for row, sequence in zip(places or range(rows), sequences, strict=False):
         table[row, : len(sequence.pages)] = sequence.pages
     return table
+
+
+def pack_history(
+    sequence: Sequence | None, config: EngineConfig
+) -> tuple[Int[np.ndarray, ""], Int[np.ndarray, " max_model_len"]]:
+    """Return a sequence's slot and its tokens by position, or the padding slot.
+
+    Positions of images and unknown tokens are NO_TOKEN.
+    """
+    row = np.full((config.max_model_len,), NO_TOKEN, np.int32)
+    if sequence is None:
+        return _pack(config.max_num_seqs), row
+    row[: len(sequence.prefill_ids)] = sequence.prefill_ids
+    for image in sequence.request.images:
+        row[image.start : image.end] = NO_TOKEN
+    return _pack(sequence.slot), row
 
 
 def pack_options(sequence: Sequence) -> SamplingRows:

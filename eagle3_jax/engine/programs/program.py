@@ -15,10 +15,12 @@ class ProgramKind(StrEnum):
     """Kinds of programs. Lean, full and argmax: see eagle3_jax.speculative.method.
 
     A scoring prefill is a full one with prompt logprobs. Propose and verify are the halves of a
-    full round. Encoding makes image features. The last three move pages between cache and host
-    memory: staging, which has no program, brings them to the devices for loading.
+    full round. Encoding makes image features. A token history is written for lookup. The last three
+    move pages between cache and host memory: staging, which has no program, brings them to the
+    devices for loading.
     """
 
+    HISTORY = "token history"
     PREFILL = "prefill"
     FULL_PREFILL = "full prefill"
     ARGMAX_PREFILL = "argmax prefill"
@@ -41,7 +43,7 @@ class Program(NamedTuple):
     """Name of a compiled program.
 
     `batch` is the number of sequences of a round, or of patches that a device encodes; None for
-    prefills. `widths` are those of a whole round if the engine chooses k.
+    other programs. `widths` are those of a round if the engine chooses k or looks up drafts.
     """
 
     kind: ProgramKind
@@ -62,7 +64,8 @@ class Program(NamedTuple):
         name = f"{self.kind}" if self.batch is None else f"{self.kind} of {self.batch}"
         if self.widths is None:
             return name
-        return f"{name}, k = {self.widths.drafts}, {self.widths.first_rows} rows before"
+        name = f"{name}, k = {self.widths.drafts}, {self.widths.first_rows} rows before"
+        return f"{name}, {self.widths.lookup} looked up" if self.widths.lookup else name
 
 
 def has_argmax(config: EngineConfig) -> bool:
@@ -84,11 +87,16 @@ def all_programs(
     if has_argmax(config):
         prefills.append(ProgramKind.ARGMAX_PREFILL)
         rounds.append(ProgramKind.ARGMAX_ROUND)
-    halves = [ProgramKind.PROPOSE] * has_draft + [ProgramKind.VERIFY]
+    looks_up = config.method.lookup is not None
+    halves = [ProgramKind.PROPOSE] * (has_draft or looks_up) + [ProgramKind.VERIFY]
     return [
         *map(Program, prefills),
         *(Program(*of) for of in product(rounds, config.buckets, config.round_widths)),
-        *(Program(*of) for of in product(halves if has_grammars else (), config.split_buckets)),
+        *(
+            Program(*of, config.split_widths)
+            for of in product(halves if has_grammars else (), config.split_buckets)
+        ),
+        *map(Program, [ProgramKind.HISTORY] * looks_up),
         *(Program(ProgramKind.ENCODE, size) for size in image_sizes),
         *map(Program, PAGE_COPIES if config.kv_offloading_bytes else ()),
     ]

@@ -90,6 +90,7 @@ class RemoteExecutor:
             )
         self.input_shapes = InputShapes(config, vocab_size, images).of
         self._makes_trees = config.method.tree is not None
+        self._looks_up = config.method.lookup is not None
         self._ask = devices.ask
         self.pages = RemotePageStore(devices)
 
@@ -99,11 +100,13 @@ class RemoteExecutor:
     def run(self, call: ProgramCall) -> tuple[Any, ...]:
         """Return promises for the outputs of a call that has been sent."""
         program = call.program
-        if program.kind in (*PAGE_COPIES, ProgramKind.ENCODE):
+        if program.kind in (*PAGE_COPIES, ProgramKind.ENCODE, ProgramKind.HISTORY):
             return ()
         outputs: list[Any] = [RemoteArray(self._ask, place) for place in range(MOST_OUTPUTS)]
         if program.kind is ProgramKind.PROPOSE:
-            return (Tree(*outputs[:2]) if self._makes_trees else Drafts(outputs[0]),)
+            looked_up = outputs[1] if self._looks_up else None
+            chain = Drafts(outputs[0], None, looked_up)
+            return (Tree(*outputs[:2]) if self._makes_trees else chain,)
         return outputs[0], _logprobs(program, outputs[1:])
 
 

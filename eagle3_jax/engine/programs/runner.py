@@ -22,6 +22,7 @@ from eagle3_jax.engine.programs.packing import (
     empty_chunk,
     pack_chunk,
     pack_controls,
+    pack_history,
     pack_page_table,
 )
 from eagle3_jax.engine.programs.page_store import NO_SLOT
@@ -35,6 +36,7 @@ from eagle3_jax.sampling.logprobs import Logprobs
 from eagle3_jax.sampling.token_mask import open_masks
 from eagle3_jax.speculative.logit_control_rows import no_controls
 from eagle3_jax.speculative.propose import Drafts
+from eagle3_jax.speculative.round_state import LOOKED_UP
 from eagle3_jax.speculative.state import PrefillChunk
 from eagle3_jax.speculative.tree import HostTree, Tree, chains_as_trees
 from pallas_kernels.dispatch import candidates, prefer
@@ -54,11 +56,14 @@ class ProgramOutput(NamedTuple):
 class RowReport(NamedTuple):
     """Tokens that one program committed for one sequence, and the drafts it verified.
 
-    `logprobs` are those of the tokens, `prompt_logprobs` those of the token after each chunk row.
+    The program had room for `room` drafts, of which the last `looked_up` were looked up. `logprobs`
+    are those of the tokens, `prompt_logprobs` those of the token after each chunk row.
     """
 
     token_ids: list[int]
     verified: int
+    room: int = 0
+    looked_up: int = 0
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
 
@@ -67,7 +72,7 @@ def read_output(output: ProgramOutput) -> list[RowReport]:
     """Wait for a program and read the outputs of its sequences.
 
     This is a round's only device-to-host transfer if logprobs are not requested. A prefill reports
-    [token, committed], a round of k drafts [k+1 tokens, committed, verified].
+    [token, committed], a round of k drafts [k+1 tokens, committed, verified] (commit_batch).
     """
     rows, logprobs = jax.device_get((output.rows, output.logprobs))
     if rows.ndim > 2:  # outputs of all replicas
@@ -82,7 +87,8 @@ def _prefill_report(row: np.ndarray) -> RowReport:
 
 
 def _round_report(row: np.ndarray) -> RowReport:
-    return RowReport(row[: row[-2]].tolist(), int(row[-1]))
+    looked_up, verified = divmod(int(row[-1]), LOOKED_UP)
+    return RowReport(row[: row[-2]].tolist(), verified, len(row) - 3, looked_up)
 
 
 def _with_logprobs(
@@ -94,7 +100,7 @@ def _with_logprobs(
         return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
 
     pairs = zip(reports, places, strict=True)
-    return [RowReport(*report[:2], *of_row(place)) for report, place in pairs]
+    return [RowReport(*report[:4], *of_row(place)) for report, place in pairs]
 
 
 class Proposal(NamedTuple):
@@ -170,6 +176,8 @@ class Runner:
         for chunk in chunks:
             if chunk.new_images:
                 self._encode(chunk.new_images, chunk.sequence.replica)
+        if self.config.method.lookup:
+            self._write_histories([chunk.sequence for chunk in chunks if chunk.last])
         program = self._choice.prefill_for(chunks, masked=bool(masks))
         own = {chunk.sequence.replica: chunk for chunk in chunks}
         packed = [
@@ -181,7 +189,7 @@ class Runner:
 
     def _packed(self, program: Program, chunk: ChunkPlan | None, masks: Masks) -> PrefillChunk:
         """Pack a replica's chunk, or a dummy chunk, for the program."""
-        drafts = self.config.num_speculative_tokens if self._has_draft else 0
+        drafts = self.config.most_drafts(has_draft=self._has_draft)
         packed = pack_chunk(chunk, self.config, drafts) if chunk else self._idle_chunk
         if not program.takes_controls:
             return packed
@@ -190,6 +198,14 @@ class Runner:
         size = self._vocab_size
         controls = pack_controls(chunk.sequence, size) if chunk else no_controls(size)
         return replace(packed, logit_controls=controls, mask=masked)
+
+    def _write_histories(self, opening: Sequence[EngineSequence]) -> None:
+        """Dispatch the known tokens of sequences whose slots open, at most one per replica."""
+        own = {sequence.replica: sequence for sequence in opening}
+        if not own:
+            return
+        packed = [pack_history(own.get(i), self.config) for i in range(self._replicas)]
+        self._run(Program(ProgramKind.HISTORY), *self._together(packed))
 
     def _encode(self, new: Sequence[NewImage], replica: int) -> None:
         """Dispatch the encoding of a replica's images into their rows; other replicas idle."""
@@ -218,10 +234,11 @@ class Runner:
         """Dispatch the first half of a round, with masks [rows, 1, words] of the first drafts."""
         bucket = len(masks) // self._replicas
         batch = self._batch(members, places(members, bucket), bucket)
-        if not self._has_draft:
+        if not (self._has_draft or self.config.method.lookup):
             none: Any = np.zeros((len(masks), self.config.num_speculative_tokens), np.int32)
             return Proposal(batch, Drafts(none))
-        (drafts,) = self._run(Program(ProgramKind.PROPOSE, bucket), *batch, self._by_replica(masks))
+        program = Program(ProgramKind.PROPOSE, bucket, self.config.split_widths)
+        (drafts,) = self._run(program, *batch, self._by_replica(masks))
         for array in jax.tree.leaves(drafts):
             array.copy_to_host_async()
         return Proposal(batch, drafts)
@@ -239,12 +256,12 @@ class Runner:
         """
         bucket = len(masks) // self._replicas
         # NumPy arrays stand in for device arrays until they are sent.
-        sent: Any = HostTree(*map(self._by_replica, tree))
-        drafts = Tree(*sent) if self.config.method.tree else Drafts(sent.tokens[..., 1:])
+        sent: Any = jax.tree.map(self._by_replica, tree)
+        chain = Drafts(sent.tokens[..., 1:], None, sent.looked_up)
+        drafts = Tree(sent.tokens, sent.parents) if self.config.method.tree else chain
         inputs = *proposal.batch, drafts, self._by_replica(masks)
-        return self._dispatch(
-            Program(ProgramKind.VERIFY, bucket), members, places(members, bucket), *inputs
-        )
+        program = Program(ProgramKind.VERIFY, bucket, self.config.split_widths)
+        return self._dispatch(program, members, places(members, bucket), *inputs)
 
     @property
     def page_bytes(self) -> int:
@@ -287,15 +304,16 @@ class Runner:
     @staticmethod
     def read_drafts(proposal: Proposal) -> HostTree:
         """Wait for the drafts; the caller may change the returned copy."""
-        read = jax.device_get(proposal.drafts)
-        rows = (x if x.ndim == 2 else np.concatenate(x) for x in jax.tree.leaves(read))
-        ids, *parents = map(np.array, rows)
-        return HostTree(ids, *parents) if parents else chains_as_trees(ids)
+        read: Any = jax.device_get(proposal.drafts)
+        of_replicas = read[0].ndim > 2
+        read = jax.tree.map(lambda x: np.concatenate(x) if of_replicas else np.array(x), read)
+        if isinstance(read, Tree):
+            return HostTree(*read)
+        return chains_as_trees(read.ids)._replace(looked_up=read.looked_up)
 
     def open_nodes(self, rows: int) -> np.ndarray:
         """Make masks [rows, nodes, words] of a round that allow every token."""
-        nodes = self.config.method.verified_rows(self.config.num_speculative_tokens)
-        return self.open_masks(rows, nodes)
+        return self.open_masks(rows, self.config.verified_rows)
 
     def open_masks(self, batch: int, rows: int) -> np.ndarray:
         """Make masks [batch, rows, words] that allow every token."""

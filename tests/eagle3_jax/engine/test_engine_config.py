@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.speculative.method import COUPLED, speculation_method
+from eagle3_jax.speculative.method import COUPLED, Widths, speculation_method
 
 TABLE = "num_speculative_tokens_per_batch_size"
 METHOD = "rejection_sample_method"
@@ -102,9 +102,26 @@ def test_each_k_has_a_round_and_plain_decoding_a_narrow_one() -> None:
     """The engine that does not choose has the state's width alone."""
     assert EngineConfig().round_widths == (None,)
     table = EngineConfig(num_speculative_tokens_per_batch_size=((1, 2, 3), (3, 8, 0)))
-    assert table.round_widths == ((0, 1), (0, 4), (3, 4))
+    assert table.round_widths == (Widths(0, 1), Widths(0, 4), Widths(3, 4))
     adaptive = EngineConfig(num_speculative_tokens=2, adaptive=True)
-    assert adaptive.round_widths == ((0, 1), (0, 3), (1, 3), (2, 3))
+    assert adaptive.round_widths == tuple(Widths(*w) for w in ((0, 1), (0, 3), (1, 3), (2, 3)))
+
+
+def test_lookup_has_a_round_of_the_drafts_width_and_one_of_its_own() -> None:
+    """Exact mode has one width. Trees, a choice of k and synthetic acceptance refuse lookup."""
+    config = EngineConfig(num_lookup_tokens=6)
+    assert config.round_widths == ((3, 7, 3), (3, 7, 6)) and config.width == 7
+    assert [config.lookup_widths(n, 32).lookup for n in (0, 7, 8)] == [3, 3, 6]
+    assert EngineConfig(num_lookup_tokens=6, exact=True).round_widths == ((3, 7, 6),)
+    others: list[dict[str, Any]] = [
+        {"eagle_topk": 2, "num_draft_tokens": 5},
+        {"adaptive": True},
+        {"rejection_sample_method": "block"},
+        {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0},
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="cannot be combined with lookup"):
+            EngineConfig(num_lookup_tokens=6, **other)
 
 
 def test_a_topk_of_1_is_the_chain() -> None:

@@ -122,7 +122,12 @@ def test_token_ids_and_spec_metrics(fake: Served) -> None:
     (choice,) = fake.ask(COMPLETIONS, **body)["choices"]
     assert bytes(choice["token_ids"]).decode() == choice["text"]
     assert choice["prompt_token_ids"] == [97, 98]
-    assert choice["spec"] == {"rounds": 3, "accepted": 3, "accept_length": 2.0}
+    assert choice["spec"] == {
+        "rounds": 3,
+        "accepted": 3,
+        "accepted_lookup": 0,
+        "accept_length": 2.0,
+    }
     pieces = [event["choices"][0] for event in fake.events(COMPLETIONS, **body)]
     assert [i for piece in pieces for i in piece["token_ids"]] == choice["token_ids"]
     assert "prompt_token_ids" in pieces[0]
@@ -197,6 +202,8 @@ SUMMARY = {
     "eos_corrected_acceptance_length": 5 / 3,
     "acceptance_per_position": [1.0, 0.0, 0.0],
     "conditional_acceptance_per_position": [1.0, 0.0, None],
+    "num_lookup_draft_tokens": 0,
+    "num_accepted_lookup_tokens": 0,
     "num_skipped_draft_tokens": 0,
 }
 STEPS = {"per_step_accepted": [1, 1, 1], "per_step_drafted": [3, 3, 3], "per_step_kept": [2, 2, 1]}

@@ -79,6 +79,7 @@ def test_no_field_of_the_configuration_is_without_a_flag(parse: Any) -> None:
     read: set[str] = set()
     argvs = [EVERYTHING, ["--demo", "--adaptive", *TREE[:2]], ["--demo", "--exact"]]
     argvs += [["--demo", *TREE], ["--demo", *OFFLOADING], ["--demo", *REPLICAS]]
+    argvs += [["--demo", "--speculative-config", json.dumps({"prompt_lookup_max": 4})]]
     argvs += [["--demo", *IMAGES]] if parse is serve else []
     for argv in argvs:
         try:
@@ -100,6 +101,20 @@ def test_keys_of_the_json_are_flags_of_generate() -> None:
     flags += ["--rejection-sample-method", "block", "--draft-sample-method", "greedy"]
     said = generate("m", "--speculative-config", json.dumps(config))
     assert generate("m", *flags) == said
+
+
+def test_keys_of_lookup_have_vllms_names_and_defaults() -> None:
+    def found(**keys: Any) -> tuple[int, ...]:
+        engine = serve("--demo", "--speculative-config", json.dumps(keys))
+        lookup = engine.prompt_lookup_min, engine.prompt_lookup_max, engine.num_lookup_tokens
+        return engine.num_speculative_tokens, *lookup
+
+    assert found() == (3, 3, 6, 0)
+    assert found(method="eagle3", num_lookup_tokens=6) == (3, 3, 6, 6)
+    assert found(method="eagle3", prompt_lookup_max=4, prompt_lookup_min=2) == (3, 2, 4, 8)
+    assert found(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4) == (0, 4, 4, 5)
+    assert found(method="ngram", prompt_lookup_min=2) == (0, 2, 2, 8)
+    assert found(method="ngram") == (0, 5, 5, 8)
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,11 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", *spec(model="d", num_speculative_tokens=9)], "0..8, got 9"),
         (["m", *spec(model="d", num_speculative_tokens=True)], "got True"),
         (["m", *spec(model=3)], "directory"),
-        (["m", *spec(model="d", method="mtp")], "'eagle3'"),
+        (["m", *spec(model="d", method="mtp")], "'eagle3' and 'ngram'; got 'mtp'"),
+        (["m", *spec(model="d", method="ngram")], "leave model 'd' out"),
+        (["m", *spec(model="d", prompt_lookup_max=0)], "1 <= min <= max <= 32; got 0 and 0"),
+        (["m", *spec(model="d", num_lookup_tokens=2)], "num_speculative_tokens=3..32; got 2"),
+        (["--demo", "--adaptive", *spec(prompt_lookup_max=4)], "cannot be combined with lookup"),
         (["m", *spec(model="d", rejection_sample_method="blocks")], "standard, block, synthetic"),
         (
             ["m", *spec(model="d", draft_sample_method="best")],

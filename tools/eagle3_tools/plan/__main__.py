@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import get_args
 
 from convert.command_line.parser import OneLineParser
@@ -16,6 +17,8 @@ from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport,
 from eagle3_tools.plan.compile.report import GIB, MIB, seconds, whole
 from eagle3_tools.plan.data.kimi_k25 import WeightScheme
 
+LOOKUP_SCHEME: WeightScheme = "mxfp4"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 1 if a program does not compile or does not meet its expectations."""
@@ -25,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = ROUNDS.results(shapes, flags.limit, flags.jobs)
     console = console_of()
     holds = ROUNDS.print(console, shapes, results)
-    for report in results if flags.list else ():
-        if isinstance(report, RoundReport):
-            print_lines(console, _layer(report))
+    reports = [report for report in results if isinstance(report, RoundReport)]
+    print_lines(console, _added(reports))
+    for report in reports if flags.list else ():
+        print_lines(console, _layer(report))
     return 0 if holds else 1
 
 
@@ -49,6 +53,20 @@ def _shapes(flags: Namespace) -> Iterator[RoundShape]:
         for scheme in flags.scheme or get_args(WeightScheme):
             for batch in flags.batch or BATCHES:
                 yield RoundShape(arch, scheme, moe_layers=3, batch=batch)
+        yield RoundShape(arch, LOOKUP_SCHEME, moe_layers=3, batch=BATCHES[0], lookup=True)
+
+
+def _drafts(shape: RoundShape) -> str:
+    return "model, lookup" if shape.lookup else "model"
+
+
+def _added(reports: Sequence[RoundReport]) -> Iterator[str]:
+    """Yield the launches that lookup adds to the round of the same weights and batch."""
+    by_shape = {report.shape: report.program for report in reports}
+    for shape, program in by_shape.items():
+        without = by_shape.get(replace(shape, lookup=False))
+        if shape.lookup and without is not None:
+            yield f"{ROUNDS.label(shape)}: {program - without:+} launches by lookup"
 
 
 ROUNDS = Check[RoundShape, RoundReport](
@@ -56,11 +74,12 @@ ROUNDS = Check[RoundShape, RoundReport](
     build=_shapes,
     run=report_round,
     reuse=True,
-    label=lambda shape: f"{shape.arch} {shape.scheme} batch {shape.batch}",
+    label=lambda shape: f"{shape.arch} {shape.scheme} batch {shape.batch}, {_drafts(shape)}",
     heads={
         "arch": lambda shape: shape.arch,
         "weights": lambda shape: shape.scheme,
         "batch": lambda shape: f"{shape.batch}",
+        "drafts": _drafts,
     },
     columns={
         f"launches a MoE layer (goal {GOAL})": lambda found: f"{found.per_layer}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from convert.command_line.options import add_options
 from convert.command_line.parser import OneLineParser, add_about_flags
 from convert.hub.source import Source, add_hub_flags, source_of
-from eagle3_jax.engine.config import MAX_SPECULATIVE_TOKENS
+from eagle3_jax.engine.config import MAX_LOOKUP_TOKENS, MAX_SPECULATIVE_TOKENS
 from eagle3_tools.plan.data.gpus import GIB, GPUS
 from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS, accept_lengths
 from eagle3_tools.plan.model.parallel import Parallelism
@@ -45,6 +45,7 @@ class PlanOptions:
     num_speculative_tokens: int
     accept_lengths: tuple[float, ...]
     kv_offloading_bytes: int
+    num_lookup_tokens: int = 0
 
     @property
     def context(self) -> float:
@@ -115,6 +116,12 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         raise ValueError("--concurrency must be 1 or more each time")
     if not 0 <= flags.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
         raise ValueError(f"--num-speculative-tokens must be 0..{MAX_SPECULATIVE_TOKENS}")
+    least = max(1, flags.num_speculative_tokens)
+    if flags.num_lookup_tokens and not least <= flags.num_lookup_tokens <= MAX_LOOKUP_TOKENS:
+        raise ValueError(
+            f"--num-lookup-tokens must be 0 or {least}..{MAX_LOOKUP_TOKENS}, at least "
+            f"--num-speculative-tokens; got {flags.num_lookup_tokens}"
+        )
     gpu = BY_ARCH[flags.arch] if flags.arch else flags.gpu
     if flags.compile and GPUS[gpu].arch not in BY_ARCH:
         raise ValueError(f"--compile is for AMD's GPUs, with XLA's ROCm compiler; got --gpu {gpu}")
@@ -136,6 +143,7 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         num_speculative_tokens=flags.num_speculative_tokens,
         accept_lengths=_accept_lengths(flags),
         kv_offloading_bytes=int(flags.kv_offloading_size * GIB),
+        num_lookup_tokens=flags.num_lookup_tokens,
     )
 
 
@@ -246,6 +254,11 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         help="requests decoded together; default: the largest concurrency",
     )
     count("--num-speculative-tokens", default=3, help="drafts a round; default: 3")
+    count(
+        "--num-lookup-tokens",
+        default=0,
+        help="tokens that may be looked up as drafts; default: 0, no lookup",
+    )
     group.add_argument(
         "--acceptance",
         type=_probabilities,

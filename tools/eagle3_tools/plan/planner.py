@@ -35,7 +35,7 @@ from eagle3_tools.plan.model.memory import (
     too_big,
 )
 from eagle3_tools.plan.model.parallel import MOST_DEVICES, Parallelism
-from eagle3_tools.plan.model.rounds import Load, Shapes
+from eagle3_tools.plan.model.rounds import Load, LookupCost, Shapes
 from eagle3_tools.plan.model.split import check_divides, indivisible
 from eagle3_tools.plan.model.target_work import target_shape
 from eagle3_tools.plan.options import PlanOptions
@@ -68,7 +68,8 @@ class CapacityPlan:
     second limit has published ones. divided: for MI355X, MI325X and the planned GPU, every decode
     context parallel size; empty if no context can be split. data_parallel: for the same GPUs, data
     parallel attention. decode_load: the load that these comparisons decode, at each concurrency.
-    host: memory below the KV cache, for the same GPUs."""
+    host: memory below the KV cache, for the same GPUs. lookups: cost of lookup at each concurrency,
+    empty without it."""
 
     options: PlanOptions
     memory: Memory
@@ -76,6 +77,7 @@ class CapacityPlan:
     limits: tuple[Limit, ...]
     loads: tuple[Load, ...]
     own_loads: tuple[Load, ...]
+    lookups: tuple[LookupCost, ...]
     divided: Mapping[str, tuple[DividedContext, ...]]
     data_parallel: Mapping[str, DataParallel]
     decode_load: DecodeLoad
@@ -120,6 +122,7 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
         tuple(limits(memory, dtype)),
         tuple(load for bound in BOUNDS for load in _loads(options, pair, GPUS[options.gpu], bound)),
         tuple(_own_loads(options, pair)),
+        tuple(_lookups(options, pair)),
         divided,
         _data_parallel(options, pair, divided),
         _decode_load(options, pair),
@@ -176,6 +179,7 @@ def engine_config(options: PlanOptions, pair: AbstractPair) -> EngineConfig:
         max_num_seqs=options.max_num_seqs,
         page_size=options.page_size,
         decode_context_parallel_size=options.parallel.context_parts,
+        num_lookup_tokens=options.num_lookup_tokens,
     )
 
 
@@ -215,6 +219,14 @@ def _own_loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
     gpu = GPUS[options.gpu]
     if gpu.published:
         yield from _loads(options, pair, gpu.ours, "tuned")
+
+
+def _lookups(options: PlanOptions, pair: AbstractPair) -> Iterator[LookupCost]:
+    shapes, drafts = _shapes(options, pair, options.parallel), options.num_speculative_tokens
+    widths = drafts if pair.draft else 0, options.num_lookup_tokens
+    for batch in options.concurrency if options.num_lookup_tokens else ():
+        rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
+        yield shapes.lookup_cost(rows, *widths, options.max_model_len)
 
 
 def _decode_load(options: PlanOptions, pair: AbstractPair) -> DecodeLoad:

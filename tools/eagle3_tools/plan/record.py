@@ -24,6 +24,7 @@ def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> 
         "limits": [{**asdict(limit), "binds": limit.binds} for limit in plan.limits],
         "loads": [_load_fields(load) for load in plan.loads],
         "own_loads": [_load_fields(load) for load in plan.own_loads],
+        "lookups": [asdict(cost) for cost in plan.lookups],
         "divided": [
             _divided_fields(gpu, one, plan) for gpu, each in plan.divided.items() for one in each
         ],

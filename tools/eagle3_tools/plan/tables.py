@@ -68,6 +68,8 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     console.print(_limits_table(plan.limits))
     for title, loads in _tables_of_loads(plan):
         console.print(_loads_table(plan, title, loads))
+    if plan.lookups:
+        console.print(_lookup_table(plan))
     for table in (*context_tables(plan), *data_parallel_tables(plan)):
         console.print(table)
     console.print(host_table(plan.host))
@@ -107,6 +109,26 @@ def _tuned(kernel: Tuned) -> str:
     return f"{kernel.seconds * 1e6:.3g}, {kernel.of_bandwidth:.2g}, {kernel.of_peak:g}"
 
 
+def _lookup_table(plan: CapacityPlan) -> Table:
+    """Build the table of what lookup adds to a round."""
+    tokens = plan.options.num_lookup_tokens
+    table = text_table(
+        f"Lookup of up to {tokens} tokens: reads of the histories at the memory's bandwidth, and "
+        "verification as wide as the drafts or the lookup; model, not measured",
+        ("C", "histories, MB", "lookup, us", "narrow, ms", "wide, ms", "wide / narrow"),
+    )
+    for cost in plan.lookups:
+        table.add_row(
+            f"{cost.concurrency}",
+            f"{cost.history_bytes / 1e6:.2f}",
+            f"{cost.lookup_s * 1e6:.1f}",
+            f"{cost.narrow_s * 1e3:.2f}",
+            f"{cost.wide_s * 1e3:.2f}",
+            f"{cost.wide_s / cost.narrow_s:.2f}",
+        )
+    return table
+
+
 def _memory_table(memory: Memory, options: PlanOptions) -> Table:
     devices = options.parallel.devices
     table = text_table(f"Memory of each of {devices} x {memory.gpu}")
@@ -125,6 +147,7 @@ def _memory_table(memory: Memory, options: PlanOptions) -> Table:
         size = memory.vision.device_nbytes
         table.add_row("vision tower and projector", _gib(size), f"{size:,} B, whole on each")
     kept = ", features of images" if memory.vision else ""
+    kept += ", token histories" if options.num_lookup_tokens else ""
     slots = f"{options.max_num_seqs} slots"
     table.add_row(f"slots, their options{kept}", _gib(memory.state), slots)
     table.add_row("left for KV", _gib(memory.for_pools), "")

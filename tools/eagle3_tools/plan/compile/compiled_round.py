@@ -30,12 +30,16 @@ AUX_LAYER_IDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class RoundShape:
-    """A round of one dense layer and moe_layers MoE layers, for a batch of sequences."""
+    """A round of one dense layer and moe_layers MoE layers, for a batch of sequences.
+
+    With `lookup` it is as wide as up to 8 looked-up drafts need.
+    """
 
     arch: str
     scheme: WeightScheme
     moe_layers: int
     batch: int = 16
+    lookup: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ def compile_few_layers(shape: RoundShape) -> CompiledRound:
         max_num_seqs=shape.batch,
         page_size=64,
         batch_buckets=(shape.batch,),
+        num_lookup_tokens=8 if shape.lookup else 0,
     )
     kind = ProgramKind.ARGMAX_ROUND
     return abstract_round(shape.arch, target, draft, config, AUX_LAYER_IDS, kind=kind).compile()
@@ -101,7 +106,7 @@ def abstract_round(
     with gpu.assume(arch):
         target_leaves, target_structure = flatten_model(target, mesh)
         draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
-    pair = PairStructure(target_structure, draft_structure, aux_layer_ids)
+    pair = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
     weights = shapes_of((target_leaves, draft_leaves))
     rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
     state = state_shapes(target, draft, config, len(aux_layer_ids), mesh, rows)
@@ -110,7 +115,8 @@ def abstract_round(
         inputs = (shapes_of(empty_chunk(config, images=vision is not None)),)
     if mesh is not None:
         inputs = jax.tree.map(partial(_sent, mesh), inputs)
-    function = program(kind, pair, *weights, state, *inputs)
+    widths = None if kind is ProgramKind.PREFILL else config.split_widths
+    function = program(kind, pair, *weights, state, *inputs, widths=widths)
     return AbstractRound(arch, function, (*weights, state, *inputs))
 
 

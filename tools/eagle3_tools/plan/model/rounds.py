@@ -1,7 +1,7 @@
 """Gain of speculation at one load: cost of plain steps and of rounds of every k."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_tools.plan.data.gpus import Gpu
 from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS
@@ -69,6 +69,26 @@ class Load:
         return one.accept_length / self.break_even(one)
 
 
+TOKEN_BYTES = 4
+HISTORY_PASSES = 3
+"""Reads and writes of the histories in a round: gathering a batch's rows, and comparing them."""
+
+
+@dataclass(frozen=True)
+class LookupCost:
+    """Seconds that lookup adds to a round of one concurrency, and those of verification.
+
+    history_bytes: of the batch. narrow_s, wide_s: verification of the draft model's chain, and of
+    as many tokens as may be looked up.
+    """
+
+    concurrency: int
+    history_bytes: int
+    lookup_s: float
+    narrow_s: float
+    wide_s: float
+
+
 @dataclass(frozen=True)
 class Shapes:
     """A pair on one device, and its GPU."""
@@ -88,6 +108,18 @@ class Shapes:
             distinct_experts(shape.num_experts, shape.experts_per_token, rows.count),
             tuple(self._round(rows, bound, *pair) for pair in enumerate(lengths) if self.draft),
         )
+
+    def lookup_cost(
+        self, rows: StepRows, drafts: int, lookup_tokens: int, max_model_len: int
+    ) -> LookupCost:
+        """Compute the cost of lookup. rows: of a plain step."""
+        history = rows.batch * max_model_len * TOKEN_BYTES
+        narrow, wide = (
+            seconds(target_work(self.target, replace(rows, q_len=width)), self.gpu, "tuned")
+            for width in (max(drafts, 1) + 1, lookup_tokens + 1)
+        )
+        passes = HISTORY_PASSES * history / self.gpu.bandwidth
+        return LookupCost(rows.batch, history, passes, narrow, wide)
 
     def _round(self, rows: StepRows, bound: Bound, drafts: int, accept_length: float) -> Round:
         assert self.draft is not None, "rounds need a draft"
