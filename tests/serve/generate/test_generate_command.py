@@ -69,7 +69,7 @@ def test_k_is_3_with_a_draft_and_0_without(argv: list[str], k: int) -> None:
         (["m", "--prompt", "a", "--draft", "d", "--num-speculative-tokens", "99"], "0..8"),
         (["m", "--prompt", "a", "--num-speculative-tokens", "3"], "--draft"),
         (["--demo", "--draft", "d", "--prompt", "a"], "--draft"),
-        (["--demo", "--prompt", "a", "--rejection-sample-method", "block"], "got 'block'"),
+        (["--demo", "--prompt", "a", "--rejection-sample-method", "lossy"], "got 'lossy'"),
         (["--demo", "--prompt", "a", "--synthetic-acceptance-length", "2"], "'synthetic'"),
         (
             ["--demo", "--prompt", "a", "--exact", "--rejection-sample-method", "standard"],

@@ -200,5 +200,5 @@ def test_modules_that_compile_report_bad_values_in_one_line(
     with pytest.raises(SystemExit) as ended:
         import_module(f"eagle3_tools.plan.{module}").main(words)
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.startswith("python -m eagle3_tools.plan")
+    assert ended.value.code == 2 and said.startswith("python -P -m eagle3_tools.plan")
     assert said.count("\n") == 1 and "error: " in said
