@@ -11,6 +11,7 @@ from serve.demo import find_pair
 from serve.engine_setup import prepare
 from serve.openai.service import Service
 from serve.options.serve_options import ServeOptions
+from serve.pair.cpu_threads import set_cpu_threads
 from serve.pair.program_cache import keep_compiled_programs
 from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.startup import LoggedStartup
@@ -26,6 +27,7 @@ def build_app(options: ServeOptions) -> tuple[FastAPI, Service]:
     if options.hosts or options.operations.kv_events or options.http.tls:
         raise ValueError("several hosts, --kv-events-config and HTTPS are eagle3-serve's alone")
     report = LoggedStartup()
+    set_cpu_threads(options.cpu_threads)
     keep_compiled_programs(report.notify)
     found = find_pair(options, Console(stderr=True, quiet=True))
     service = prepare(options, found, report, None, None, WHOLE_PROCESS)

@@ -152,7 +152,12 @@ def build(
     else:
         notify(f"loading {options.model or options.demo}")
         pair = load_pair(
-            *named, **wanted, memory=options.memory, configure=configure, notify=notify
+            *named,
+            **wanted,
+            memory=options.memory,
+            cpu_threads=options.cpu_threads,
+            configure=configure,
+            notify=notify,
         )
     clock = time.monotonic
     return build_engine(pair, pair.config, clock=clock, peers=peers, kv_events=kv_events), pair

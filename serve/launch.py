@@ -30,6 +30,7 @@ from serve.openai.service import Service
 from serve.options.foreign import describe_ignored_flags, describe_ignored_variables
 from serve.options.hosts import HostOptions, joined
 from serve.options.serve_options import ServeOptions
+from serve.pair.cpu_threads import set_cpu_threads
 from serve.pair.notices import Notify
 from serve.pair.program_cache import keep_compiled_programs
 from serve.startup import LoggedStartup, StartupReport
@@ -102,6 +103,7 @@ def _begin(options: ServeOptions) -> tuple[Console, Report]:
     configure_logging(options.operations.log_format)
     console = Console(stderr=True, quiet=options.operations.log_format == "json")
     report = LoggedStartup() if console.quiet else StartupReport(console)
+    set_cpu_threads(options.cpu_threads)
     keep_compiled_programs(report.notify)
     raise_limit()
     # The time to parse an integer grows with the square of its digits.

@@ -29,6 +29,7 @@ from serve.demo import find_pair
 from serve.generate.flags import GenerateOptions
 from serve.openai.logprob_forms import TokenBytes, TokenTexts, logprobs_by_id
 from serve.options.foreign import describe_ignored_flags
+from serve.pair.cpu_threads import set_cpu_threads
 from serve.pair.generation_config import spell_bad_words
 from serve.pair.loading import (
     LoadedPair,
@@ -127,6 +128,7 @@ class Generated(CollectedOutput):
 def run(options: GenerateOptions) -> int:
     """Generate and print in the order of the prompts; return 2 for unusable files and sizes."""
     console = Console(stderr=True)
+    set_cpu_threads(options.cpu_threads)
     keep_compiled_programs()
     try:
         SamplingParams(**options.sampling)
@@ -178,6 +180,7 @@ def _load(options: GenerateOptions) -> tuple[LoadedPair, list[list[int]]]:
         tokenizer=found.tokenizer,
         configure=configure,
         memory=options.memory,
+        cpu_threads=options.cpu_threads,
     )
     return pair, prompts
 

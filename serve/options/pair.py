@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from convert.command_line.options import add_options, option
+from convert.command_line.options import COUNT, add_options, option
 from convert.hub.source import Source, add_hub_flags, source_of
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import LoadOptions, read_load_options
@@ -50,6 +50,17 @@ class TokenizerFlags:
 
 
 @dataclass(frozen=True)
+class CpuFlags:
+    """Options of engines on a CPU."""
+
+    cpu_threads: int | None = option(
+        "--cpu-threads N",
+        "threads that compute on a CPU; default: one for each core that the process may use",
+        COUNT,
+    )
+
+
+@dataclass(frozen=True)
 class PairSources:
     """The sources of a pair; no target means an embedded pair, no tokenizer the target's."""
 
@@ -74,6 +85,7 @@ class PairOptions:
     load: LoadOptions
     parallel: ParallelOptions
     memory: MemoryShare | None
+    cpu_threads: int | None = None
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +98,7 @@ def add_pair_flags(parser: argparse.ArgumentParser, *, keys: bool = False) -> No
     add_hub_flags(parser)
     add_tokenizer_flags(parser)
     add_engine_flags(parser, keys=keys)
+    add_options(parser.add_argument_group("CPU"), CpuFlags)
     memory = parser.add_argument_group("memory")
     add_options(memory, ShareFlags)
     add_options(memory, OffloadingFlags)
@@ -109,6 +122,7 @@ def read_pair_options(flags: argparse.Namespace, *, several_hosts: bool = False)
         "load": read_load_options(flags, has_draft=proposes),
         "parallel": read_parallel_options(flags, speculation.draft_tensor_parallel_size),
         "memory": read_memory_share(flags, several_hosts=several_hosts),
+        "cpu_threads": flags.cpu_threads,
     }
 
 

@@ -23,6 +23,7 @@ from serve.options.checkpoint import DEFAULTS, LoadOptions
 from serve.options.memory import MemoryShare
 from serve.options.parallel import ONE_DEVICE, ParallelOptions
 from serve.pair.abstract_models import AbstractModels, as_it_is, prepare_pair
+from serve.pair.cpu_threads import check_cpu_threads
 from serve.pair.generation_config import SamplingDefaults
 from serve.pair.memory import check_host_memory, fitting_pages, share_bytes
 from serve.pair.notices import Notify, notify_of_divided_contexts, print_to_stderr
@@ -66,6 +67,7 @@ def load_pair(
     split_vision: bool = False,
     configure: Configure | None = None,
     memory: MemoryShare | None = None,
+    cpu_threads: int | None = None,
     notify: Notify = print_to_stderr,
     adapt_tokenizer: Callable[[Tokenizer], Tokenizer] = as_it_is,
 ) -> LoadedPair:
@@ -79,6 +81,7 @@ def load_pair(
         vision: load the model's vision part if it has one; `split_vision` splits it over devices.
         configure: returns the engine's configuration, if it is known. Its KV cache must fit beside
             the weights, and fills the devices' memory up to `memory`.
+        cpu_threads: the number that `set_cpu_threads` was given.
         adapt_tokenizer: returns the tokenizer to use, or rejects it.
     """
     # The fraction must be set before JAX initialises devices.
@@ -86,6 +89,7 @@ def load_pair(
     of_vision = {"vision": vision, "split_vision": split_vision}
     of_text = {"tokenizer": tokenizer, "adapt_tokenizer": adapt_tokenizer}
     prepared = prepare_pair(model, draft, options, parallel, **of_vision, **of_text, notify=notify)
+    check_cpu_threads(cpu_threads)
     target, models = prepared.target, prepared.models
     needed = prepared.weights_needed(notify)
     config = configure and configure(target.model.config, prepared.tokenizer)

@@ -29,6 +29,8 @@ from pallas_kernels import gpu
 CPU_FACTS = Path("/proc/cpuinfo")
 FEATURES = "flags", "Features"
 """The line of CPU features on x86 and on Arm."""
+THREADS = "PJRT_NPROC"
+"""Environment variable by which XLA's CPU client sizes its pools."""
 WITHOUT_EFFECT = "xla_dump", "xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"
 """XLA flags that change no program."""
 
@@ -64,7 +66,9 @@ def cpu_features() -> list[str]:
 
 
 def cpu_threads() -> int:
-    """Return the number of cores this process may use, which is XLA's thread count."""
+    """Return XLA's thread count: as THREADS says, or the number of cores this process may use."""
+    if given := os.environ.get(THREADS, ""):
+        return int(given)
     own = getattr(os, "sched_getaffinity", None)
     return len(own(0)) if own else os.cpu_count() or 1
 

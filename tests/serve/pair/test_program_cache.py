@@ -1,5 +1,6 @@
 """A directory for compiled programs that can't be written is one line of advice."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from eagle3_jax.engine.programs.fingerprint import THREADS
 from serve.pair import program_cache
 from serve.pair.program_cache import keep_compiled_programs
 
@@ -53,6 +55,19 @@ def test_each_version_of_a_compiler_has_its_own_programs(
         keep_compiled_programs(pytest.fail)
         folders = f"{given}/jax-rocm7-pjrt-{version}/jax-rocm7-plugin-0.10.2"
         assert setting("jax_compilation_cache_dir") == folders
+
+
+def test_programs_for_another_number_of_threads_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX's names of programs do not tell how many parts of a loop run at once."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    folders = []
+    for threads in (os.cpu_count(), 77, 78):
+        monkeypatch.setenv(THREADS, f"{threads}")
+        keep_compiled_programs(pytest.fail)
+        folders.append(Path(setting("jax_compilation_cache_dir")))
+    assert folders == [tmp_path, tmp_path / "77-threads", tmp_path / "78-threads"]
 
 
 def test_a_directory_that_cannot_be_is_named_once_and_nothing_is_tried_again(
