@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -31,44 +32,65 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.dispatch import follows_data
 from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows, matmul
 
-STREAMS, MOST_ROWS = 8, 4
-LEAST_SIZE = 2**16
-"""Smallest matrix, in elements. Smaller ones stay in cache, and streams take longer to compile."""
+STREAMS = 8
+
+
+class Range(NamedTuple):
+    """Products for which streams are faster: at most `rows` rows, at least `size` elements."""
+
+    rows: int
+    size: int
+
+    def fits(self, rows: int, inputs: int, outputs: int) -> bool:
+        """Return whether to multiply so many rows by [inputs, outputs] as streams."""
+        large = inputs * outputs >= self.size and inputs % STREAMS == 0
+        return large and 0 < rows <= self.rows and follows_data()
+
+
+DENSE = Range(rows=1, size=2**16)
+EXPERT = Range(rows=4, size=2**15)
+"""Ranges of a matrix and of a matrix in a stack. Smaller matrices stay in cache."""
 
 Read = Callable[[int, int], Float[Array, "length outputs"]]
 """Takes the first row and a number of rows of a matrix; returns these rows."""
-
-
-def _fit(rows: int, inputs: int, outputs: int) -> bool:
-    """Return whether streams are the faster product here."""
-    large = inputs * outputs >= LEAST_SIZE and inputs % STREAMS == 0
-    return large and 0 < rows <= MOST_ROWS and follows_data()
 
 
 def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
     """Compute `pallas_kernels.quantized.matmul`, by streams if faster; rows are independent."""
     if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray):
         return matmul(x, kernel)
-    if not _fit(math.prod(x.shape[:-1]), *kernel.shape):
+    if not DENSE.fits(math.prod(x.shape[:-1]), *kernel.shape):
         return matmul(x, kernel)
-    matrix: Array = kernel
-    rows = x.reshape(-1, x.shape[-1])
-    product = _each(rows, lambda first, length: lax.slice_in_dim(matrix, first, first + length))
-    return product.reshape(*x.shape[:-1], matrix.shape[1])
+    product = stream_matrix(x.reshape(-1, x.shape[-1]), kernel)
+    return product.reshape(*x.shape[:-1], kernel.shape[1])
 
 
 def expert_matmul(
     x: Float[Array, "rows inputs"], stack: Kernel, expert: Int[Array, ""]
 ) -> Float[Array, "rows outputs"]:
     """Compute x @ stack[expert]; the streamed product makes no copy of the matrix."""
-    if isinstance(stack, QuantizedArray) or not _fit(len(x), *stack.shape[1:]):
+    if isinstance(stack, QuantizedArray) or not EXPERT.fits(len(x), *stack.shape[1:]):
         return matmul(x, stack[expert])
+    return stream_expert(x, stack, expert)
 
-    matrices: Array = stack
+
+def stream_matrix(
+    x: Float[Array, "rows inputs"], matrix: Float[Array, "inputs outputs"]
+) -> Float[Array, "rows outputs"]:
+    """Compute x @ matrix as streams."""
+    return _each(x, lambda first, length: lax.slice_in_dim(matrix, first, first + length))
+
+
+def stream_expert(
+    x: Float[Array, "rows inputs"],
+    stack: Float[Array, "experts inputs outputs"],
+    expert: Int[Array, ""],
+) -> Float[Array, "rows outputs"]:
+    """Compute x @ stack[expert] as streams."""
 
     def read(first: int, length: int) -> Array:
         # Each stream takes its own slice: XLA would copy a slice that several loops read.
-        return lax.dynamic_slice(matrices, (expert, first, 0), (1, length, matrices.shape[2]))[0]
+        return lax.dynamic_slice(stack, (expert, first, 0), (1, length, stack.shape[2]))[0]
 
     return _each(x, read)
 

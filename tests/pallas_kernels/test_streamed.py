@@ -1,5 +1,6 @@
 """Products by streams: against float64, and that no matrix of a stack is copied for them."""
 
+from collections.abc import Callable
 from itertools import product
 
 import jax
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 from sweeps import sweep
 
-from pallas_kernels.streamed import MOST_ROWS, expert_matmul, rows_matmul
+from pallas_kernels.streamed import DENSE, EXPERT, expert_matmul, rows_matmul
 
 EXPERTS, INPUTS, OUTPUTS = 5, 512, 136
+ROWS = sorted({1, DENSE.rows, DENSE.rows + 1, EXPERT.rows, EXPERT.rows + 1})
 
 
 def _random(*shape: int, dtype: str = "float32") -> jax.Array:
@@ -24,10 +26,10 @@ BOUNDS = {"float32": 2e-6, "bfloat16": 2e-2}
 @pytest.mark.parametrize(
     ("rows", "inputs", "dtype"),
     sweep(
-        product([1, 2, MOST_ROWS, MOST_ROWS + 1], [INPUTS, INPUTS + 1], BOUNDS),
+        product(ROWS, [INPUTS, INPUTS + 1], BOUNDS),
         [
-            *((1, INPUTS, "bfloat16"), (MOST_ROWS, INPUTS + 1, "float32")),
-            (MOST_ROWS + 1, INPUTS, "float32"),
+            *((1, INPUTS, "bfloat16"), (EXPERT.rows, INPUTS + 1, "float32")),
+            *((DENSE.rows, INPUTS, "float32"), (EXPERT.rows + 1, INPUTS, "float32")),
         ],
     ),
 )
@@ -41,9 +43,14 @@ def test_products_are_those_of_float64(rows: int, inputs: int, dtype: str):
 
 
 @pytest.mark.optimised
-def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place():
-    x, kernel = _random(MOST_ROWS, INPUTS), _random(INPUTS, OUTPUTS)
-    product = jax.jit(rows_matmul)
+@pytest.mark.parametrize(
+    "multiply", [rows_matmul, lambda x, kernel: expert_matmul(x, kernel[None], jnp.int32(0))]
+)
+def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place(
+    multiply: Callable[[jax.Array, jax.Array], jax.Array],
+):
+    x, kernel = _random(EXPERT.rows, INPUTS), _random(INPUTS, OUTPUTS)
+    product = jax.jit(multiply)
     together = np.asarray(product(x, kernel))
     turned = np.asarray(product(x[::-1], kernel))[::-1]
     beside_others = np.asarray(product(x.at[1:].set(7), kernel))
