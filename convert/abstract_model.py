@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
 
 from convert.device_memory import check_device_memory, device_bytes
 from convert.fill import ParameterSource, fill, named_variables
+from eagle3_jax.layers.linear import Embedding, Linear
+from eagle3_jax.layers.moe import Experts
 from eagle3_jax.layers.quantized import quantize_structure
 from eagle3_jax.mesh import check_units, mesh_of, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -62,19 +66,39 @@ def abstract_model(
     activations: Activations,
     mesh: Mesh | None = None,
     shared: Collection[str] = (),
+    *,
+    keep_bfloat16: bool = False,
 ) -> AbstractModel[Model]:
     """Make the source's quantised kernels, place the model on the mesh, and check it.
 
-    `activations` is the format that quantised weights are multiplied with. Raises ValueError if the
-    source or the mesh does not fit the model.
+    `activations` is the format that quantised weights are multiplied with. `keep_bfloat16` keeps
+    kernels and embeddings that the source has in bfloat16 so. Raises ValueError if the source or
+    the mesh does not fit the model.
     """
     own = {path: f for path, f in source.formats.items() if path.split(".")[0] not in shared}
     quantize_structure(model, choose_activations(own, activations))
+    source.check(named_variables(model, shared), shared)
+    if keep_bfloat16:
+        _narrow(model, source, shared)
     if mesh is not None:
         check_units(model.units, mesh)
         shard(model, mesh)
-    source.check(named_variables(model, shared), shared)
     return AbstractModel(model, source, shared)
+
+
+def _narrow(model: nnx.Module, source: ParameterSource, shared: Collection[str]) -> None:
+    """Make the kernels and embeddings bfloat16 that are bfloat16 in the source.
+
+    Products and lookups widen them exactly (`pallas_kernels.streamed`), so that float32 on a CPU
+    takes two bytes a weight. Attention's absorbed kernels, routers and norms stay float32.
+    """
+    for path, module in nnx.iter_modules(model):
+        if not isinstance(module, Linear | Embedding | Experts) or str(path[0]) in shared:
+            continue
+        for name, variable in vars(module).items():
+            full = ".".join(map(str, (*path, name)))
+            if isinstance(variable, nnx.Param) and source.stored_dtype(full) == jnp.bfloat16:
+                variable.set_value(jax.ShapeDtypeStruct(variable.get_value().shape, jnp.bfloat16))
 
 
 def check_activations(wanted: Activations) -> None:

@@ -49,7 +49,8 @@ def load_target(
     Args:
         path: a directory, or a Hugging Face hub id, which is downloaded. A `Source` is an id with a
             revision.
-        dtype: type that float weights are cast to; by default float32 on CPU, bfloat16 elsewhere.
+        dtype: type that float weights are cast to. By default it is bfloat16 and, on a CPU, float32
+            except for kernels and embeddings that the files have in bfloat16: products widen them.
             Quantised weights are not cast.
         mesh: from `eagle3_jax.mesh.make_mesh`. Each device reads only the slices that it holds.
         quantize_activations: what quantised weights are multiplied with (see `Activations`).
@@ -74,7 +75,8 @@ def prepare_target(
     check_activations(quantize_activations)
     model, source = open_target(path, run_dtype(dtype))
     # A converted checkpoint also holds the vision part, which `load_vision` loads.
-    return abstract_model(model, source, quantize_activations, mesh, VISION_PARTS)
+    options = quantize_activations, mesh, VISION_PARTS
+    return abstract_model(model, source, *options, keep_bfloat16=dtype is None)
 
 
 def open_target(path: str | Path | Source, dtype: DTypeLike) -> tuple[Target, ParameterSource]:
@@ -161,7 +163,8 @@ def prepare_draft(
     parameters = source if isinstance(source, Store) else plan_draft(source, draft, shared)
     if (offsets := parameters.read_target_offsets()) is not None:
         check_target_ids(source.directory, config, offsets)
-    found_draft = abstract_model(draft, parameters, quantize_activations, mesh, shared)
+    options = quantize_activations, mesh, shared
+    found_draft = abstract_model(draft, parameters, *options, keep_bfloat16=dtype is None)
     for name in shared:
         setattr(draft, name, getattr(target, name))
     return found_draft

@@ -30,3 +30,4 @@ from pallas_kernels.quantized import dequantize as dequantize
 from pallas_kernels.route import RouterOptions as RouterOptions
 from pallas_kernels.route import route as route
 from pallas_kernels.router_logits import router_logits as router_logits
+from pallas_kernels.streamed import look_up as look_up

@@ -56,7 +56,7 @@ H200 = Gpu("sm_90", lds_bytes=232448, warp_group=64, kind="NVIDIA H200")
 KNOWN = {gpu.arch: gpu for gpu in (MI355X, MI325X, H200)}
 
 AUTOTUNE_LEVEL = "xla_gpu_autotune_level"
-COMPILER_OPTIONS: dict[str, str | bool | int] = {
+COMPILER_OPTIONS: dict[str, str | bool] = {
     # XLA's autotuner keeps what was fastest at this start, so that programs differ between starts
     # and from those that were checked.
     AUTOTUNE_LEVEL: "0",
@@ -70,10 +70,10 @@ COMPILER_OPTIONS: dict[str, str | bool | int] = {
 }
 """XLA's compiler options for GPUs."""
 
-CPU_COMPILER_OPTIONS: dict[str, str | bool | int] = {
+CPU_COMPILER_OPTIONS: dict[str, str | bool] = {
     # Twice the width of AVX2: more independent sums per loop keep its units busy. Measured with the
     # products of `streamed.py`.
-    "xla_cpu_prefer_vector_width": 512
+    "xla_cpu_prefer_vector_width": "512"
 }
 """XLA's compiler options for CPUs."""
 
@@ -106,7 +106,7 @@ def _arch_of(compute_capability: str) -> str:
     return f"sm_{name.replace('.', '')}" if name[:1].isdigit() else name
 
 
-def compiler_options(*, autotune: bool = False) -> dict[str, str | bool | int]:
+def compiler_options(*, autotune: bool = False) -> dict[str, str | bool]:
     """Return XLA's compiler options for the current device, without those that XLA_FLAGS sets.
 
     With `autotune`, XLA's default level of autotuning counts.

@@ -5,21 +5,23 @@ costs as much as reading it, and with few rows it reads a matrix far below memor
 scaled matrix rows are an elementwise loop instead, which reads a slice in place. STREAMS such loops
 at once keep memory busy and leave a matrix STREAMS times smaller, which an ordinary product sums.
 
-Microseconds (float32, jax 0.10.2, one pinned thread of a 2-vCPU Zen 3 that reads 20 GB/s, matrices
-not in cache), ordinary product : streams:
+A bfloat16 kernel is widened to float32 as it is read, which halves the bytes of a step. Its streams
+have the bits of its float32 copy. The ordinary product widens blocks of columns and may sum in
+another order.
 
-    rows                     1           2           3           4
-    512 x 8192         925:776   2960:2020   3470:1950   4270:3100
-    512 x 1536         168:164     477:264     613:289     596:318
-    512 x 512           85:51      134:87      274:120     207:119
-    192 x 192           14:9        21:11       22:13       23:15
-    expert 512 x 256   166:90      171:112     200:141     226:168
+Microseconds (jax 0.10.2, one thread of a busy 2-vCPU Zen 3, least CPU time, matrices not in L2) of
+ordinary product : streams, by `python -m eagle3_tools.bench.cpu.products`; the last line by
+prototypes of both forms:
 
-The last line is gate, up and down of one expert in a stack; reading their bytes alone takes 79. At
-8 rows the ordinary product is as fast.
+    rows                      1           2           3           4           8
+    512 x 8192          654:629   1942:1465   2948:2131   3074:2585   4318:5202
+    512 x 1536            96:89     182:154     170:245     179:283
+    512 x 512             38:35       81:68      74:111     171:158
+    512 x 8192, bf16   2496:496    2465:834               3049:1504   4465:3126
+
+With a busy neighbour in the last cache, streams also win at 512 x 1536 and four rows (512:436).
 """
 
-import math
 from collections.abc import Callable
 from functools import reduce
 from operator import add
@@ -35,33 +37,29 @@ from pallas_kernels.quantized import Kernel, QuantizedArray, QuantizedRows, Rows
 STREAMS = 8
 
 
-class Range(NamedTuple):
-    """Products for which streams are faster: at most `rows` rows, at least `size` elements."""
+class LeastSizes(NamedTuple):
+    """Elements from which on a matrix is multiplied as streams: by 1, 2, ... rows.
 
-    rows: int
-    size: int
+    Smaller matrices stay in cache. More rows are ordinary products.
+    """
 
-    def fits(self, rows: int, inputs: int, outputs: int) -> bool:
-        """Return whether to multiply so many rows by [inputs, outputs] as streams."""
-        large = inputs * outputs >= self.size and inputs % STREAMS == 0
-        return large and 0 < rows <= self.rows and follows_data()
+    matrix: tuple[int, ...]
+    expert: tuple[int, ...]
 
 
-DENSE = Range(rows=1, size=2**16)
-EXPERT = Range(rows=4, size=2**15)
-"""Ranges of a matrix and of a matrix in a stack. Smaller matrices stay in cache."""
-
-Read = Callable[[int, int], Float[Array, "length outputs"]]
-"""Takes the first row and a number of rows of a matrix; returns these rows."""
+FLOAT32 = LeastSizes(matrix=(2**16, 2**16, 2**21, 2**21), expert=(2**15,) * 4)
+BFLOAT16 = LeastSizes(matrix=(2**14,) * 4, expert=(2**14,) * 4)
+BLOCK, COLUMNS = 2**16, 16
+"""Most elements of a block of columns that is widened at once, and the multiple of its width."""
 
 
 def rows_matmul(x: Rows, kernel: Kernel) -> Float[Array, "*rows outputs"]:
     """Compute `pallas_kernels.quantized.matmul`, by streams if faster; rows are independent."""
-    if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray):
+    if isinstance(x, QuantizedRows) or isinstance(kernel, QuantizedArray) or not follows_data():
         return matmul(x, kernel)
-    if not DENSE.fits(math.prod(x.shape[:-1]), *kernel.shape):
-        return matmul(x, kernel)
-    product = stream_matrix(x.reshape(-1, x.shape[-1]), kernel)
+    rows = x.reshape(-1, x.shape[-1])
+    streams = _streams(_least_sizes(kernel).matrix, len(rows), *kernel.shape)
+    product = (stream_matrix if streams else multiply_matrix)(rows, kernel)
     return product.reshape(*x.shape[:-1], kernel.shape[1])
 
 
@@ -69,16 +67,68 @@ def expert_matmul(
     x: Float[Array, "rows inputs"], stack: Kernel, expert: Int[Array, ""]
 ) -> Float[Array, "rows outputs"]:
     """Compute x @ stack[expert]; the streamed product makes no copy of the matrix."""
-    if isinstance(stack, QuantizedArray) or not EXPERT.fits(len(x), *stack.shape[1:]):
+    if isinstance(stack, QuantizedArray) or not follows_data():
         return matmul(x, stack[expert])
-    return stream_expert(x, stack, expert)
+    streams = _streams(_least_sizes(stack).expert, len(x), *stack.shape[1:])
+    return (stream_expert if streams else multiply_expert)(x, stack, expert)
+
+
+def look_up(
+    table: Float[Array, "ids hidden"], ids: Int[Array, "*rows"]
+) -> Float[Array, "*rows hidden"]:
+    """Return rows of a table, without a float32 copy of a bfloat16 table on a CPU."""
+    if table.dtype != jnp.bfloat16 or not follows_data():
+        return table[ids]
+    return lax.bitcast_convert_type(_bits(table)[ids], table.dtype)
+
+
+def _least_sizes(kernel: Array) -> LeastSizes:
+    return BFLOAT16 if kernel.dtype == jnp.bfloat16 else FLOAT32
+
+
+def _streams(least: tuple[int, ...], rows: int, inputs: int, outputs: int) -> bool:
+    """Return whether streams are the faster product of rows with [inputs, outputs]."""
+    if not 0 < rows <= len(least) or inputs % STREAMS:
+        return False
+    return inputs * outputs >= least[rows - 1]
+
+
+def multiply_matrix(
+    x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"]
+) -> Float[Array, "rows outputs"]:
+    """Compute x @ kernel; a bfloat16 kernel is widened in blocks of columns if x is float32."""
+    if not _widens(x, kernel):
+        return x @ kernel
+
+    def read(first: Array | int, columns: int) -> Array:
+        bits, start = _bits_in_loop(kernel, first)
+        return lax.dynamic_slice_in_dim(bits, start, columns, axis=1)
+
+    return _in_blocks(x, kernel.shape[1], read)
+
+
+def multiply_expert(
+    x: Float[Array, "rows inputs"],
+    stack: Float[Array, "experts inputs outputs"],
+    expert: Int[Array, ""],
+) -> Float[Array, "rows outputs"]:
+    """Compute x @ stack[expert] likewise."""
+    if not _widens(x, stack):
+        return x @ stack[expert]
+
+    def read(first: Array | int, columns: int) -> Array:
+        bits, index, start = _bits_in_loop(stack, expert, first)
+        return lax.dynamic_slice(bits, (index, 0, start), (1, x.shape[1], columns))[0]
+
+    return _in_blocks(x, stack.shape[2], read)
 
 
 def stream_matrix(
     x: Float[Array, "rows inputs"], matrix: Float[Array, "inputs outputs"]
 ) -> Float[Array, "rows outputs"]:
-    """Compute x @ matrix as streams."""
-    return _each(x, lambda first, length: lax.slice_in_dim(matrix, first, first + length))
+    """Compute x @ matrix as streams; needs inputs that STREAMS divides."""
+    bits = _bits(matrix)
+    return _each(x, lambda first, length: lax.slice_in_dim(bits, first, first + length))
 
 
 def stream_expert(
@@ -86,20 +136,78 @@ def stream_expert(
     stack: Float[Array, "experts inputs outputs"],
     expert: Int[Array, ""],
 ) -> Float[Array, "rows outputs"]:
-    """Compute x @ stack[expert] as streams."""
+    """Compute x @ stack[expert] as streams; needs inputs that STREAMS divides."""
+    bits, index = _bits_in_loop(stack, expert)
 
     def read(first: int, length: int) -> Array:
         # Each stream takes its own slice: XLA would copy a slice that several loops read.
-        return lax.dynamic_slice(stack, (expert, first, 0), (1, length, stack.shape[2]))[0]
+        return lax.dynamic_slice(bits, (index, first, 0), (1, length, bits.shape[2]))[0]
 
     return _each(x, read)
 
 
-def _each(x: Float[Array, "rows inputs"], read: Read) -> Float[Array, "rows outputs"]:
-    """Multiply rows by a matrix: stream i sums the scaled rows of the i-th part of the matrix."""
+def _each(
+    x: Float[Array, "rows inputs"], read: Callable[[int, int], Array]
+) -> Float[Array, "rows outputs"]:
+    """Multiply rows by a matrix: stream i sums the scaled rows of the i-th part of the matrix.
+
+    `read` takes the first row of a part and its length; it returns the rows or their bits.
+    """
     length = x.shape[1] // STREAMS
     ones, products = jnp.ones((1, length)), []
     for row in x.astype(jnp.float32).reshape(len(x), STREAMS, length, 1):
-        parts = (row[i] * read(i * length, length) for i in range(STREAMS))
+        parts = (row[i] * _float32(read(i * length, length)) for i in range(STREAMS))
         products.append(ones @ reduce(add, parts))
     return jnp.concatenate(products).astype(x.dtype)
+
+
+def _in_blocks(
+    x: Float[Array, "rows inputs"], outputs: int, read: Callable[[Array | int, int], Array]
+) -> Float[Array, "rows outputs"]:
+    """Multiply rows by a bfloat16 matrix whose columns are widened in blocks that stay in cache.
+
+    `read` takes the first column of a block and its width; it returns bits. There are two blocks at
+    least: without a loop, XLA would widen the matrices of all layers at the beginning of a step.
+    """
+    most = min(BLOCK // x.shape[1], outputs // 2)
+    columns = max(1, most // COLUMNS) * COLUMNS
+
+    def add_block(index: Array, out: Array) -> Array:
+        first = index * columns
+        product = x @ _float32(read(first, columns))
+        return lax.dynamic_update_slice(out, product, (0, first))
+
+    count, rest = divmod(outputs, columns)
+    out = lax.fori_loop(0, count, add_block, jnp.zeros((len(x), outputs)))
+    return out if rest == 0 else out.at[:, -rest:].set(x @ _float32(read(outputs - rest, rest)))
+
+
+def _widens(x: Array, kernel: Array) -> bool:
+    """Return whether a bfloat16 kernel is multiplied in float32."""
+    return (x.dtype, kernel.dtype) == (jnp.float32, jnp.bfloat16)
+
+
+def _bits(kernel: Array) -> Array:
+    """Return the bits of bfloat16 numbers, others unchanged.
+
+    XLA:CPU converts a whole bfloat16 array to float32 before it slices it, but slices integers.
+    """
+    return lax.bitcast_convert_type(kernel, jnp.uint16) if kernel.dtype == jnp.bfloat16 else kernel
+
+
+def _bits_in_loop(kernel: Array, *indices: Array | int) -> tuple[Array, ...]:
+    """Return the bits of a kernel that a loop slices at these indices, and the indices.
+
+    The barrier ties the bits to the loop's step. XLA would make them before the loop, as a copy.
+    """
+    if kernel.dtype != jnp.bfloat16:
+        return kernel, *map(jnp.asarray, indices)
+    kernel, *tied = lax.optimization_barrier((kernel, *indices))
+    return _bits(kernel), *tied
+
+
+def _float32(bits: Array) -> Array:
+    """Return float32 numbers, of bfloat16 bits exactly."""
+    if bits.dtype != jnp.uint16:
+        return bits
+    return lax.bitcast_convert_type(bits.astype(jnp.uint32) << 16, jnp.float32)

@@ -24,7 +24,6 @@ from convert.published.parameters import (
     plan_target,
     target_config_of,
 )
-from convert.published.read_parameter import file_dtype
 from convert.published.vision import has_vision, with_vision
 from convert.published.weights import Int4OrderChoice, assumed_orders
 from convert.store.files import file_checksum, fingerprint, side_files
@@ -103,7 +102,7 @@ class Conversion:
             return np.dtype(stored.scale_dtype)
         if not jnp.issubdtype(abstract, jnp.floating):
             return abstract
-        return file_dtype(self.planned.plan.sources[path])
+        return self.planned.stored_dtype(path)
 
 
 def open_conversion(

@@ -51,6 +51,10 @@ class PublishedParameters:
     def check(self, paths: Collection[str], skip: Collection[str]) -> None:
         """Do nothing: the plan was checked when it was made."""
 
+    def stored_dtype(self, path: str) -> np.dtype:
+        """Return the file's dtype of a float parameter, or float32 if it is read from several."""
+        return file_dtype(self.plan.sources[path])
+
     def read(self, path: str, dtype: np.dtype | None = None, box: Box | None = None) -> np.ndarray:
         """Read one parameter, or a box of it; a quantised one as `path.values` and `path.scale`.
 
@@ -60,10 +64,8 @@ class PublishedParameters:
         kernel, _, which = path.rpartition(".")
         if kernel in self.plan.forms:
             return read_kept(self.plan.sources[kernel], which, box)
-        sources = self.plan.sources[path]
-        chosen = file_dtype(sources) if dtype is None else dtype
         box = whole(self.shapes[path]) if box is None else box
-        return read_floats(sources, box, chosen)
+        return read_floats(self.plan.sources[path], box, dtype or self.stored_dtype(path))
 
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None

@@ -60,6 +60,10 @@ class Store:
                 f"unknown parameters {surplus}; convert it again"
             )
 
+    def stored_dtype(self, path: str) -> np.dtype:
+        """Return a parameter's dtype in the files."""
+        return np.dtype(self.parameters[path].dtype)
+
     def load(
         self, path: str, dtype: np.dtype | None, shape: tuple[int, ...], sharding: Sharding | None
     ) -> jax.Array:

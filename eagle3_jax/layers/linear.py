@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.collectives import all_sum, first_column
 from eagle3_jax.layers.quantized import QuantizedKernel, kernel_split
 from eagle3_jax.mesh import MeshAxes, split_of
-from pallas_kernels import matmul
+from pallas_kernels import look_up, matmul
 from pallas_kernels.quantized import Rows
 
 Axes = tuple[str | None, ...]
@@ -64,8 +64,8 @@ class Embedding(nnx.Module):
     def __call__(self, token_ids: Int[Array, "*rows"]) -> Float[Array, "*rows hidden"]:
         table, (axes, _) = self.embedding.get_value(), split_of(self.embedding)
         if axes is None:
-            return table[token_ids]
+            return look_up(table, token_ids)
         own = token_ids - first_column(table.shape[0], axes)
         held = (own >= 0) & (own < table.shape[0])
-        rows = jnp.where(held[..., None], table[jnp.where(held, own, 0)], 0)
+        rows = jnp.where(held[..., None], look_up(table, jnp.where(held, own, 0)), 0)
         return all_sum(rows, axes)

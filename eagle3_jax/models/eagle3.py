@@ -152,11 +152,15 @@ class Eagle3Draft(nnx.Module):
         tokens (`is_image`).
         """
         rope = rope_tables(self.config.rope, self.config.rotary_dim, positions)
-        embedded = self.embed_tokens(token_ids)
+        embedded = self.embed(token_ids)
         if features is not None and is_image is not None:
             embedded = jnp.where(is_image[..., None], features.astype(embedded.dtype), embedded)
         out, pools = self.midlayer(embedded, state, rope, pools, pages)
         return self.recurrent(out), pools
+
+    def embed(self, token_ids: Int[Array, "*rows"]) -> Float[Array, "*rows hidden"]:
+        """Return embeddings in the dtype of the computation; on a CPU the table may be narrower."""
+        return self.embed_tokens(token_ids).astype(self.norm.weight.get_value().dtype)
 
     def fuse(self, aux_hidden: Float[Array, "*rows aux"]) -> Float[Array, "*rows hidden"]:
         """Compute the state of a position from the target's aux features."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -97,6 +98,11 @@ class Target(nnx.Module):
         )
 
     @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the computation; on a CPU kernels and embeddings may be narrower."""
+        return np.dtype(self.norm.weight.get_value().dtype)
+
+    @property
     def vocab_axis(self) -> MeshAxes | None:
         """Mesh axes over which logits are split."""
         return self.lm_head.split[1]
@@ -120,7 +126,7 @@ class Target(nnx.Module):
 
         `is_image` marks the positions of features; None means all positions of the placeholder id.
         """
-        rows = self.embed_tokens(token_ids)
+        rows = self.embed_tokens(token_ids).astype(self.dtype)
         if features is None:
             return rows
         if is_image is None:

@@ -87,7 +87,7 @@ def _rows_features(
 ) -> Features:
     target: Target = structure.rebuild(leaves)
     length, hidden = rows[0].shape[1], target.config.hidden_size
-    dtype = target.embed_tokens.embedding.get_value().dtype
+    dtype = target.dtype
     pages = -(-length // PAGE_SIZE) + 1
     pools = tuple(jnp.zeros((pages, PAGE_SIZE, *row), dtype) for row in pool_rows)
     padded = [jnp.pad(part, ((0, 0), (0, chunk), *((0, 0),) * (part.ndim - 2))) for part in rows]

@@ -50,7 +50,7 @@ def unroll(
     """
     again = _once if keep_activations else jax.checkpoint
     rope = rope_tables(draft.config.rope, draft.config.rotary_dim, positions)
-    embedded = draft.embed_tokens(next_ids)
+    embedded = draft.embed(next_ids)
     state = draft.fuse(aux_hidden)
     steps: list[Step] = []
     for _ in range(num_steps):

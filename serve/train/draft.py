@@ -143,7 +143,7 @@ def _trainer(
     params, rest = place.params(params), place.whole(rest)
     target_head, target_head_state = nnx.split(TargetHead(target))
     optimizer = adamw(options.learning_rate, options.steps, accumulate=options.accumulate)
-    dtype = target.embed_tokens.embedding.get_value().dtype
+    dtype = target.dtype
     described = DraftRecipe(
         options.unroll, options.step_decay, options.loss, dtype, options.keep_activations
     )
@@ -176,7 +176,7 @@ def _evaluation(
         return None
     sizes = options.eval_drafts, options.eval_tokens, options.prefill_chunk
     served = ServedAcceptance(trainer.target, tokenizer, prompts, *sizes)
-    dtype = trainer.target.embed_tokens.embedding.get_value().dtype
+    dtype = trainer.target.dtype
 
     def measure(params: Any) -> dict[str, float]:
         # Round parameters as they will be written and served.

@@ -49,7 +49,7 @@ class Computed:
             list(aux_layer_ids),
             options.prefill_chunk,
             options.quantize_activations,
-            target.embed_tokens.embedding.get_value().dtype.name,
+            target.dtype.name,
         )
 
 

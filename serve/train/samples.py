@@ -67,7 +67,7 @@ def image_encoder(samples: Data, target: Target, checkpoint: Path) -> ImageEncod
     if not isinstance(samples, ConversationSamples) or not samples.has_images:
         return None
     assert placeholder is not None
-    dtype = target.embed_tokens.embedding.get_value().dtype
+    dtype = target.dtype
     return ImageEncoder(load_vision(checkpoint, dtype=dtype), placeholder, dtype)
 
 

@@ -72,7 +72,7 @@ def _check_directory(
             raise ValueError(f"{to} is not empty; add --resume or name another --to")
         check_same(to, Contents.read(to), contents)
     width = (len(contents.computed.aux_layer_ids) + 1) * target.config.hidden_size
-    size = target.embed_tokens.embedding.get_value().dtype.itemsize
+    size = target.dtype.itemsize
     todo = [n for n in range(len(contents.files)) if not path_of(to, n).exists()]
     tokens = sum(int(samples.lengths[contents.files[n]].sum()) for n in todo)
     needed, free = tokens * width * size, shutil.disk_usage(_existing(to)).free

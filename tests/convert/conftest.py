@@ -9,4 +9,4 @@ from eagle3_jax.models.target import Target
 
 @pytest.fixture(scope="session")
 def target() -> Target:
-    return load_target(ORACLES / "kimi_bf16", dtype="float32")
+    return load_target(ORACLES / "kimi_bf16")

@@ -56,9 +56,21 @@ def test_float16_and_float32_files_are_cast_to_the_run_dtype(
         tensors["lm_head.weight"] = tensors["lm_head.weight"].astype(np.float32)
 
     mixed = copy_edited(FULL, tmp_path / "mixed", tensors=mix)
-    assert_same_weights(load_draft(mixed, target), load_draft(FULL, target))
+    found, expected = (load_draft(path, target, dtype="float32") for path in (mixed, FULL))
+    assert_same_weights(found, expected)
     narrow = arrays_of(load_draft(mixed, target, dtype="bfloat16"))
     assert {str(a.dtype) for a in narrow.values()} == {"bfloat16"}
+
+
+def test_a_bfloat16_checkpoint_takes_two_bytes_a_weight_on_a_cpu(target: Target) -> None:
+    kept = arrays_of(target)
+    wide = arrays_of(load_target(ORACLES / "kimi_bf16", dtype="float32"))
+    for name, array in kept.items():
+        np.testing.assert_array_equal(array.astype(np.float32), wide[name])
+    # A real model has a smaller share of norms, routers and absorbed kernels, which are widened.
+    sizes = (sum(array.nbytes for array in arrays.values()) for arrays in (kept, wide))
+    assert next(sizes) < 0.52 * next(sizes)
+    assert target.dtype == np.float32
 
 
 def test_the_correction_bias_stays_float32_in_bfloat16(target: Target) -> None:

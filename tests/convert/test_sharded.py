@@ -197,7 +197,7 @@ def test_a_mesh_that_does_not_divide_is_refused_before_anything_is_read(
 def test_what_four_devices_save_restores_onto_eight_and_one(wide: Path, tmp_path: Path) -> None:
     target = load_target(wide, mesh=FOUR)
     save_store(target, tmp_path / "stored")
-    save_hf(target, tmp_path / "published", dtype="float32")
+    save_hf(target, tmp_path / "published")
     for directory in (tmp_path / "stored", tmp_path / "published"):
         for mesh in (make_mesh(8), make_mesh(8, enable_expert_parallel=True), None):
             restored = load_target(directory, mesh=mesh)
@@ -233,12 +233,12 @@ def test_a_draft_is_saved_from_a_mesh_without_what_is_its_targets(
     assert (restored.lm_head is alone.lm_head) == (head == "target")
     assert_same_weights(restored, draft)
     if head == "auto":
-        save_hf(draft, tmp_path / "published", dtype="float32")
+        save_hf(draft, tmp_path / "published")
         assert_same_weights(load_draft(tmp_path / "published", alone), draft)
 
 
 def test_one_parameter_is_gathered_at_a_time(wide: Path, tmp_path: Path) -> None:
-    target: Target = load_target(wide, mesh=make_mesh(8))
+    target: Target = load_target(wide, dtype="float32", mesh=make_mesh(8))
     sizes = [variable.get_value().nbytes for variable in named_variables(target).values()]
     save_hf(target, tmp_path / "once")
     tracemalloc.start()

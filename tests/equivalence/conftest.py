@@ -10,7 +10,7 @@ from eagle3_jax.models.target import Target
 
 @pytest.fixture(scope="session")
 def target() -> Target:
-    return load_target(ORACLES / "kimi_bf16", dtype="float32")
+    return load_target(ORACLES / "kimi_bf16")
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +20,5 @@ def draft(request: pytest.FixtureRequest, target: Target) -> Eagle3Draft:
     return load_draft(
         ORACLES / QUANTIZED_DRAFTS.get(name, name),
         target,
-        dtype="float32",
         quantize_activations=not name.endswith(WEIGHT_ONLY),
     )

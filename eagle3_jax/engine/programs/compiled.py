@@ -14,9 +14,11 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array, ShapeDtypeStruct, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.quantized import fit_to_gpu
@@ -88,8 +90,21 @@ def flatten_model(model: nnx.Module, mesh: Mesh | None = None) -> tuple[Leaves, 
 def _models(
     pair: PairStructure, target: Leaves, draft: Leaves
 ) -> tuple[Target, Eagle3Draft | None]:
-    rebuilt = pair.draft.rebuild(draft) if pair.draft else None
-    return pair.target.rebuild(target), rebuilt
+    own = pair.target.rebuild(target), pair.draft.rebuild(draft) if pair.draft else None
+    if pair.kernels == "pallas":
+        for model in filter(None, own):
+            _widen(model, own[0].dtype)
+    return own
+
+
+def _widen(model: nnx.Module, dtype: DTypeLike) -> None:
+    """Give kernels that are narrower than activations on a CPU the dtype of the computation.
+
+    Interpreted kernels multiply operands of one dtype; XLA's forms widen as they read.
+    """
+    for _, parameter in nnx.iter_graph(model):
+        if isinstance(parameter, nnx.Param) and parameter.get_value().dtype == jnp.bfloat16:
+            parameter.set_value(parameter.get_value().astype(dtype))
 
 
 def _round(

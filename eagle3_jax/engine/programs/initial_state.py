@@ -159,7 +159,7 @@ def _empty_state(
     mesh: Mesh | None,
     image_rows: int,
 ) -> DecodeState:
-    dtype = target.embed_tokens.embedding.get_value().dtype
+    dtype = target.dtype
     plain = dtype if config.kv_cache_dtype == "auto" else jnp.bfloat16
     aux_size = num_aux * target.config.hidden_size
 

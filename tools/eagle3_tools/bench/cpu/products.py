@@ -7,8 +7,8 @@ runs on one core, both forms in turn.
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,63 +16,72 @@ from jax import Array, lax
 
 from eagle3_tools.bench.common.conditions import pin
 from pallas_kernels import gpu
-from pallas_kernels.streamed import stream_expert, stream_matrix
+from pallas_kernels.streamed import (
+    multiply_expert,
+    multiply_matrix,
+    stream_expert,
+    stream_matrix,
+)
 
-ROWS = (1, 2, 3, 4)
-MATRICES = ((512, 8192), (512, 1536), (512, 512), (192, 192))
+ROWS = (1, 2, 3, 4, 8)
+MATRICES = ((512, 8192), (512, 1536), (512, 512), (256, 256), (192, 192))
 EXPERTS = ((512, 256), (256, 128), (192, 64))
-BYTES = 2**24
-REPETITIONS = 15
+BYTES, MOST_MATRICES = 2**24, 12
+REPETITIONS = 10
 
 
 def main() -> None:
-    """Print microseconds, ordinary product : streams, by size and rows."""
+    """Print microseconds, ordinary product : streams, by dtype, size and rows."""
     pin(None)
-    for stacked, sizes in ((False, MATRICES), (True, EXPERTS)):
-        for inputs, outputs in sizes:
-            found = [_microseconds(stacked, rows, inputs, outputs) for rows in ROWS]
-            cells = "".join(f"{ordinary:7.0f}:{streams:<5.0f}" for ordinary, streams in found)
-            name = f"{'expert ' * stacked}{inputs} x {outputs}"
-            sys.stdout.write(f"    {name:18}{cells}\n")
-            sys.stdout.flush()
+    for dtype in ("float32", "bfloat16"):
+        sys.stdout.write(f"    {dtype:18}" + "".join(f"{rows:>8}    " for rows in ROWS) + "\n")
+        for sizes, name, chain, forms in (
+            (MATRICES, "", _matrix_chain, (multiply_matrix, stream_matrix)),
+            (EXPERTS, "expert ", _expert_chain, (multiply_expert, stream_expert)),
+        ):
+            for inputs, outputs in sizes:
+                stack = jnp.ones((_count(inputs, outputs), inputs, outputs), dtype) / inputs
+                chains = [partial(chain, form) for form in forms]
+                found = [_microseconds(chains, jnp.ones((n, inputs)), stack) for n in ROWS]
+                cells = "".join(f"{ordinary:7.0f}:{streams:<4.0f}" for ordinary, streams in found)
+                sys.stdout.write(f"    {name}{inputs} x {outputs}".ljust(22) + cells + "\n")
+                sys.stdout.flush()
 
 
-def _microseconds(stacked: bool, rows: int, inputs: int, outputs: int) -> list[float]:
-    count = max(2, BYTES // (4 * inputs * outputs))
-    x, stack = jnp.ones((rows, inputs)), jnp.ones((count, inputs, outputs)) / inputs
-    chain, weights = (_expert_chain, stack) if stacked else (_matrix_chain, list(stack))
-    forms: tuple[Any, Any] = (
-        (lambda x, stack, index: x @ stack[index], stream_expert)
-        if stacked
-        else (jnp.matmul, stream_matrix)
-    )
+def _count(inputs: int, outputs: int) -> int:
+    return min(MOST_MATRICES, max(2, BYTES // (4 * inputs * outputs)))
+
+
+def _microseconds(
+    chains: Sequence[Callable[..., Array]], x: Array, stack: Array
+) -> tuple[float, ...]:
+    weights = (stack, *stack)
     options = gpu.compiler_options()
-    programs = [
-        jax.jit(chain(form)).lower(x, weights).compile(compiler_options=options) for form in forms
-    ]
-    times: list[list[float]] = [[], []]
+    programs = [jax.jit(chain).lower(x, *weights).compile(options) for chain in chains]
+    times: list[list[float]] = [[] for _ in programs]
     for _ in range(REPETITIONS):
         for program, own in zip(programs, times, strict=True):
             start = time.process_time()
-            jax.block_until_ready(program(x, weights))
-            own.append((time.process_time() - start) / count * 1e6)
-    return [min(own) for own in times]
+            jax.block_until_ready(program(x, *weights))
+            own.append((time.process_time() - start) / len(stack) * 1e6)
+    return tuple(min(own) for own in times)
 
 
-def _matrix_chain(form: Callable[..., Array]) -> Callable[..., Array]:
-    def run(x: Array, matrices: list[Array]) -> Array:
-        for matrix in matrices:
-            x = _following(x, form(x, matrix))
-        return x
+def _matrix_chain(
+    multiply: Callable[[Array, Array], Array], x: Array, _: Array, *matrices: Array
+) -> Array:
+    for matrix in matrices:
+        x = _following(x, multiply(x, matrix))
+    return x
 
-    return run
 
+def _expert_chain(
+    multiply: Callable[[Array, Array, Array], Array], x: Array, stack: Array, *_: Array
+) -> Array:
+    def step(expert: Array, x: Array) -> Array:
+        return _following(x, multiply(x, stack, expert))
 
-def _expert_chain(form: Callable[..., Array]) -> Callable[..., Array]:
-    def run(x: Array, stack: Array) -> Array:
-        return lax.fori_loop(0, len(stack), lambda i, x: _following(x, form(x, stack, i)), x)
-
-    return run
+    return lax.fori_loop(0, len(stack), step, x)
 
 
 def _following(x: Array, product: Array) -> Array:

@@ -80,7 +80,7 @@ def _update(
     graphdef, params, rest = split_draft(with_whole_embedding(draft, target), (EMBEDDING,))
     target_head, target_head_state = nnx.split(TargetHead(target))
     optimizer = adamw(1e-4, 1000)
-    computed = target.embed_tokens.embedding.get_value().dtype
+    computed = target.dtype
     recipe = DraftRecipe(options.unroll, dtype=computed)
     update = draft_update(optimizer, DraftModels(graphdef, target_head), recipe)
     masters = jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, jnp.float32), params)
