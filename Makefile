@@ -24,7 +24,8 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
-	prove-server prove-training prove-hosts prove-guide prove-status dist dist-check mutants rehearse-gpu rocm-check rocm-check-short rocm-check-newest \
+	prove-server prove-training prove-hosts prove-guide prove-deploy prove-status dist dist-check mutants rehearse-gpu \
+	rocm-check rocm-check-short rocm-check-newest \
 	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short rocm-twin-faults rocm-twin-record \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-kernels peer-speed lint lock clean
 
@@ -138,6 +139,13 @@ prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_disk_tier.py \
 		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py prefill_apart.py)
 	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
+	@$(PASSED) $@
+
+# The files of docs/deploy through kubectl, systemd and pip, and the probes at servers in trouble.
+prove-deploy: .venv/installed-deploy-check
+	@for tool in kubectl systemd-analyze; do command -v $$tool > /dev/null || \
+		{ echo "make prove-deploy needs $$tool: install kubectl and systemd" >&2; exit 1; }; done
+	$(BIN)/python -m pytest -rP --long tests/serve/deploy
 	@$(PASSED) $@
 
 # The nearest tests against each deliberate fault of tests/mutants: 95 % of the faults must fail one.
@@ -286,6 +294,8 @@ peer-speed: .venv-peer/installed
 lint: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/hadolint docs/deploy/Dockerfile.*
+	$(BIN)/shellcheck .ci/run docs/deploy/slurm.sbatch $$(git ls-files '*.sh')
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Writes down the versions that are installed (CUDA's runtime is the build of torch's affair too); `make clean lock LOCKED=` takes the newest there are.
@@ -322,6 +332,10 @@ clean:
 
 .venv/installed-fuzz: .venv/installed-test
 	$(BIN)/$(INSTALL) '.[fuzz]' --editable tools
+	touch $@
+
+.venv/installed-deploy-check: .venv/installed-test
+	$(BIN)/$(INSTALL) '.[deploy-check]' --editable tools
 	touch $@
 
 .venv-rocm/installed: pyproject.toml tools/pyproject.toml constraints.txt

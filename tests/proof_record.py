@@ -31,6 +31,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-server": ("serve", "tests/serve"),
     "prove-training": ("eagle3_jax/training", "serve/train", "tests/eagle3_jax/training"),
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),
+    "prove-deploy": ("docs/deploy", ".dockerignore", "pyproject.toml", "tests/serve/deploy"),
     "rocm-check": ("eagle3_jax", "tools/eagle3_tools/plan", *KERNELS),
     "rocm-emulate": KERNELS,
     "rocm-twin": ("eagle3_jax", "serve", "tools/eagle3_tools/twin", *KERNELS),

