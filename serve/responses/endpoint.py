@@ -31,6 +31,7 @@ def responses_router(service: Service, num_keys: int, max_body_bytes: int) -> AP
     items that it refers to.
     """
     router, stores = APIRouter(route_class=JsonRoute), ResponseStores(num_keys)
+    service.metrics.watch_responses(stores)
 
     @router.post("/v1/responses")
     async def create_response(body: ResponseRequest, request: fastapi.Request) -> Response:

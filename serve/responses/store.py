@@ -68,6 +68,16 @@ class ResponseStores:
         )
         self._stores: dict[bytes, ResponseStore] = {}
 
+    @property
+    def num_entries(self) -> int:
+        """Number of responses in all stores."""
+        return sum(map(len, self._stores.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all stores, retained earlier turns included."""
+        return sum(store.num_bytes for store in self._stores.values())
+
     def of(self, owner: bytes) -> "ResponseStore":
         """Return the store that holds the responses of `owner`."""
         key = owner if self._num_keys else b""

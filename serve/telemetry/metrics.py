@@ -5,6 +5,7 @@ outputs of a request, each of which may have several tokens. Time per output tok
 number of tokens.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,10 @@ CONSUMED = (
 EVENTS = (
     ("eagle3:kv_events_published", "published", "KV events sent to subscribers"),
     ("eagle3:kv_event_batches_dropped", "dropped", "Batches of KV events lost to a full queue"),
+)
+STORED = (
+    ("eagle3:stored_responses", "num_entries", "Responses that clients can retrieve or continue"),
+    ("eagle3:stored_response_bytes", "num_bytes", "Bytes of these and of the turns before them"),
 )
 
 SHORT_S = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02)
@@ -93,6 +98,9 @@ class Metrics:
         self._finished = {r: success.labels(*self._labels, r) for r in FINISH_REASONS}
         self.http = HttpMetrics(self.registry, self._labels)
         ProcessCollector(registry=self.registry)
+        name, text = "eagle3:event_loop_tasks", "Tasks of the loop that answers requests"
+        tasks = Gauge(name, text, LABELS, registry=self.registry).labels(*self._labels)
+        tasks.set_function(_count_tasks)
 
     def watch(self, read: Callable[[], EngineStats]) -> None:
         """Add the statistics of an engine."""
@@ -108,6 +116,10 @@ class Metrics:
             self.registry.register(CountsCollector(self._labels, server, PRODUCED, KEPT))
         if (puller := transfers.puller) is not None:
             self.registry.register(CountsCollector(self._labels, puller.counts, CONSUMED))
+
+    def watch_responses(self, stores: object) -> None:
+        """Add the number and size of stored responses."""
+        self.registry.register(CountsCollector(self._labels, stores, (), STORED))
 
     def describe_cache(self, config: EngineConfig, memory_share: float | None = None) -> None:
         """Add the constant properties of the KV cache, as labels. "None" is an unset value in vLLM.
@@ -192,6 +204,14 @@ class Metrics:
 
     def _observe(self, name: str, value: float) -> None:
         self._histograms[name].observe(value)
+
+
+def _count_tasks() -> int:
+    """Return the tasks of the running event loop; 0 outside one."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def render(registry: CollectorRegistry) -> str:

@@ -1,6 +1,7 @@
 """Responses that are kept: retrieved, listed, gone on from and deleted, by their own key alone."""
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -42,6 +43,23 @@ def test_a_response_is_retrieved_as_it_was_created_until_it_is_deleted(
         assert caught.value.code == "response_not_found"
     *_, last = create(client, stream=True)
     assert client.responses.retrieve(last.response.id).model_dump() == last.response.model_dump()
+
+
+def test_metrics_count_what_is_stored_and_what_a_conversation_retains(serve) -> None:
+    server = serve(FakeEngine())
+
+    def stored() -> list[float]:
+        text = server.http.get("/metrics").text
+        return [float(n) for n in re.findall(r"(?m)^eagle3:stored_response\w+{.*} (.+)$", text)]
+
+    assert stored() == [0, 0]
+    first = create(server.openai)
+    second = create(server.openai, previous_response_id=first.id)
+    (count, size), _ = stored(), server.openai.responses.delete(first.id)
+    fewer, retained = stored()
+    assert (count, fewer) == (2, 1) and 0 < retained == size
+    server.openai.responses.delete(second.id)
+    assert stored() == [0, 0]
 
 
 def test_what_was_not_to_be_stored_is_not(client: openai.OpenAI) -> None:

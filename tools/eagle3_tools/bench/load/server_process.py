@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from types import MappingProxyType
 
 SERVER = (sys.executable, "-P", "-c", "import sys; from serve.cli import main; sys.exit(main())")
 READY_TIMEOUT_S = 1800.0
@@ -17,17 +18,22 @@ READY_TIMEOUT_S = 1800.0
 
 @contextmanager
 def serving(
-    flags: Sequence[str], log: str | Path = os.devnull, timeout_s: float = READY_TIMEOUT_S
+    flags: Sequence[str],
+    log: str | Path = os.devnull,
+    timeout_s: float = READY_TIMEOUT_S,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run a server with these flags on a free port, and yield the process and its URL once ready.
 
-    It uses the caller's cores and logs to `log`. Raises OSError if it ends or is not ready in time.
+    It uses the caller's cores, logs to `log` and has `environment` besides the caller's. Raises
+    OSError if it ends or is not ready in time.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with open(log, "wb") as said:
-        process = subprocess.Popen([*SERVER, *flags, "--port", str(port)], stderr=said)
+        argv = [*SERVER, *flags, "--port", str(port)]
+        process = subprocess.Popen(argv, stderr=said, env={**os.environ, **environment})
     try:
         _wait_ready(port, process, timeout_s)
         yield process, f"http://127.0.0.1:{port}"
