@@ -24,7 +24,7 @@ PASSED := $(PYTHON) tests/proof_record.py passed
 
 .PHONY: serve test docs page-check prove prove-images prove-long-contexts prove-contexts prove-sharding prove-kernels \
 	prove-checkpoints prove-tiers \
-	prove-server prove-training prove-hosts prove-guide prove-deploy prove-status dist dist-check mutants rehearse-gpu \
+	prove-server prove-training prove-hosts prove-guide prove-deploy prove-dashboards prove-status soak dist dist-check mutants rehearse-gpu \
 	rocm-check rocm-check-short rocm-check-newest \
 	rocm-emulate rocm-emulate-short rocm-twin rocm-twin-short rocm-twin-faults rocm-twin-record \
 	cuda-check cuda-check-short cuda-check-newest cuda-tests clients ray-test peer-goldens peer-kernels peer-speed lint lock clean
@@ -138,14 +138,25 @@ prove-checkpoints: .venv/installed-test
 prove-tiers: .venv/installed-test
 	$(BIN)/python -m pytest -rP --long tests/eagle3_jax/engine/test_disk_tier.py \
 		$(addprefix tests/serve/kv_transfer/test_,killed_servers.py five_origins.py prefill_apart.py)
-	pages=$$(mktemp -d) && $(BIN)/eagle3-bench soak --kv-offloading-size 0.02 --kv-offloading-dir $$pages && rm -r $$pages
+	$(BIN)/eagle3-bench soak
 	@$(PASSED) $@
+
+# Two hours of random traffic on two demo servers with every feature on; keeps the record.
+soak: .venv/installed-test
+	$(BIN)/eagle3-bench soak --seconds 7200 --json docs/benchmarks/soak.json
 
 # The files of docs/deploy through kubectl, systemd and pip, and the probes at servers in trouble.
 prove-deploy: .venv/installed-deploy-check
 	@for tool in kubectl systemd-analyze; do command -v $$tool > /dev/null || \
 		{ echo "make prove-deploy needs $$tool: install kubectl and systemd" >&2; exit 1; }; done
-	$(BIN)/python -m pytest -rP --long tests/serve/deploy
+	$(BIN)/python -m pytest -rP --long tests/serve/deploy --ignore tests/serve/deploy/test_prometheus.py
+	@$(PASSED) $@
+
+# Dashboards and alerts over a Prometheus that scrapes demo servers: VLLM=CHECKOUT adds vLLM's dashboards.
+prove-dashboards: .venv/installed-test
+	@command -v promtool > /dev/null || \
+		{ echo "make prove-dashboards needs prometheus and promtool: install the package prometheus" >&2; exit 1; }
+	VLLM=$(VLLM) $(BIN)/python -m pytest -rP --long tests/serve/deploy/test_prometheus.py
 	@$(PASSED) $@
 
 # The nearest tests against each deliberate fault of tests/mutants: 95 % of the faults must fail one.

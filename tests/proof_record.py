@@ -32,6 +32,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "prove-training": ("eagle3_jax/training", "serve/train", "tests/eagle3_jax/training"),
     "prove-hosts": ("serve/hosts", "docs/deploy", "tests/replicas"),
     "prove-deploy": ("docs/deploy", ".dockerignore", "pyproject.toml", "tests/serve/deploy"),
+    "prove-dashboards": ("docs/deploy", "serve/telemetry", "tests/serve/deploy"),
     "rocm-check": ("eagle3_jax", "tools/eagle3_tools/plan", *KERNELS),
     "rocm-emulate": KERNELS,
     "rocm-twin": ("eagle3_jax", "serve", "tools/eagle3_tools/twin", *KERNELS),

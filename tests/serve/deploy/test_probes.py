@@ -22,6 +22,8 @@ MANIFEST = ROOT / "docs/deploy/kubernetes/server.yaml"
 CONTAINER = next(yaml.safe_load_all(MANIFEST.read_text()))["spec"]["template"]["spec"][
     "containers"
 ][0]
+READY_S = 340.0
+"""For a server to start on a busy machine; the startup probe gives up after 360 s here."""
 FLAGS = ["--demo", "--max-num-seqs", "2", "--log-format", "json"]
 
 
@@ -104,7 +106,7 @@ def test_a_slow_start_is_waited_for_and_a_hung_engine_ends_by_itself() -> None:
     with starting("--watchdog-timeout", "4") as (server, kubelet, url):
         assert kubelet.liveness.patience_s < START_S, "else the start would not be slow"
         begun = time.monotonic()
-        kubelet.watch(lambda: kubelet.ready, 200)
+        kubelet.watch(lambda: kubelet.ready, READY_S)
         assert time.monotonic() - begun > START_S and not kubelet.restarts
         body = {"prompt": "abc", "max_tokens": 4}
         asked = threading.Thread(
@@ -119,7 +121,7 @@ def test_a_slow_start_is_waited_for_and_a_hung_engine_ends_by_itself() -> None:
 
 def test_a_server_that_answers_nothing_is_restarted() -> None:
     with starting() as (server, kubelet, _):
-        kubelet.watch(lambda: kubelet.ready, 200)
+        kubelet.watch(lambda: kubelet.ready, READY_S)
         server.send_signal(signal.SIGSTOP)
         kubelet.watch(lambda: kubelet.restarts, 60)
         assert not kubelet.ready and kubelet.liveness.gives_up and not kubelet.startup.gives_up

@@ -1,11 +1,11 @@
-"""eagle3-serve with few programs, which starts slowly and whose engine hangs at its first step."""
+"""eagle3-serve on the simulated device; it starts slowly and its engine hangs at its first step."""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
-import few_programs
+import simulated_server
 
 from eagle3_jax.engine.engine import Engine
 
@@ -25,4 +25,4 @@ def main(argv: Sequence[str]) -> int:
         patch.object(Engine, "warmup", slowly),
         patch.object(Engine, "step", lambda _: time.sleep(3600)),
     ):
-        return few_programs.main(argv)
+        return simulated_server.main(argv)
