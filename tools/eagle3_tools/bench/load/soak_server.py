@@ -89,10 +89,12 @@ class SoakServer:
         """Let the server drain and return its record."""
         self._process.terminate()
         status = await asyncio.to_thread(self._process.wait, 60)
+        before, after = self._examined
         has_tiers = "eagle3:kv_tier_usage_perc" in self._metrics
         return ServerRecord(
             self.name,
-            *self._examined,
+            before,
+            after,
             self.memory_mib,
             int(metric(self._metrics, "vllm:num_preemptions_total")),
             {k: metric(self._metrics, m, tier=t) for k, (m, t) in TIERS.items()}
