@@ -32,6 +32,7 @@ OPTIONAL = {
     "matplotlib": "plot",
     "transformers": "transformers",
     "torch": "transformers",
+    "xllamacpp": "llama",
     "safetensors": "train",
     "tinygrad": "machine-code",
     "zmq": "kv-events",

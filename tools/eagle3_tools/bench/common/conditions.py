@@ -47,20 +47,25 @@ def allowed_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def pin(core: int | None) -> int | None:
-    """Pin this process to one core, by default the last it may use, and return the core.
+def pin(core: int | None, threads: int = 1) -> int | None:
+    """Pin this process to the last of `threads` cores that it may use, and return that core.
 
     Call it before JAX and torch start their threads: both size their pools by it. It has no effect
-    on a system without affinity. Raises ValueError for a core that this process may not use.
+    on a system without affinity. Raises ValueError for cores that this process may not use.
     """
     allowed = allowed_cores()
     if not allowed:
         return None
+    if threads > len(allowed) or (threads > 1 and core is not None):
+        raise ValueError(
+            f"--cpu-threads must be at most the {len(allowed)} cores that this process may use, "
+            f"and 1 with --core; got {threads}"
+        )
     chosen = allowed[-1] if core is None else core
     if chosen not in allowed:
         raise ValueError(f"core must be one of {allowed}, got {core}")
-    os.sched_setaffinity(0, {chosen})
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.sched_setaffinity(0, {*allowed[-threads:]} if threads > 1 else {chosen})
+    os.environ["OMP_NUM_THREADS"] = f"{threads}"
     return chosen
 
 

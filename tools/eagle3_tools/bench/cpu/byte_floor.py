@@ -62,13 +62,16 @@ def byte_floor(
     routed experts that no row chose. An abstract target is sufficient.
     """
     config = target.config
-    sizes = {path: one.get_value().size for path, one in named_variables(target).items()}
+    arrays = {path: one.get_value() for path, one in named_variables(target).items()}
+    sizes = {path: one.size * one.dtype.itemsize for path, one in arrays.items()}
     routed = sum(size for path, size in sizes.items() if ".experts." in path)
     fixed = sum(sizes.values()) - routed - sizes["embed_tokens.embedding"]
     experts = routed * distinct_experts / config.n_routed_experts
     rows = batch * context * config.num_hidden_layers
     return ByteFloor(
-        weight_bytes=round((fixed + experts + batch * config.hidden_size) * FLOAT32_BYTES),
+        weight_bytes=round(
+            fixed + experts + batch * sizes["embed_tokens.embedding"] / config.vocab_size
+        ),
         kv_bytes=round(rows * config.latent_dim * FLOAT32_BYTES),
         distinct_experts=float(distinct_experts),
     )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +16,19 @@ from eagle3_tools.bench.common.spread import Spread
 from eagle3_tools.bench.cpu.byte_floor import ByteFloor, ReadBandwidth, byte_floor
 from eagle3_tools.bench.cpu.kimi_108m import random_prompts
 from eagle3_tools.bench.cpu.operations import OperationTime, profile_steps
-from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer
 from eagle3_tools.bench.equality.routing import mean_distinct_experts, router_scores
 from eagle3_tools.bench.equality.ties import Difference, Scorer
 
 Generate = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
+
+
+class Peer(Protocol):
+    """Another engine with the same weights."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+        """Return exactly `new_tokens` greedy tokens for each prompt; prompts have one length."""
+        ...
+
 
 ENGINE = "engine"
 PROMPT_LENGTH = 32
@@ -63,8 +72,13 @@ class PeerTimes:
 
 @dataclass(frozen=True)
 class PlainResult:
-    """One batch size: the engine and all peers. `fastest_peer` has the smallest median step."""
+    """One dtype and batch size: the engine and all peers.
 
+    `fastest_peer` has the smallest median step. All use `threads` threads.
+    """
+
+    dtype: str
+    threads: int
     batch: int
     prompt_length: int
     new_tokens: Lengths
@@ -98,11 +112,14 @@ class PlainEngine:
 
 def compare_plain(
     target: KimiTarget,
-    peers: Mapping[str, TransformersPeer],
+    peers: Mapping[str, Peer],
     bandwidth: ReadBandwidth,
     batch: int,
     repetitions: int,
     lengths: Lengths = Lengths(),
+    *,
+    dtype: str = "float32",
+    threads: int = 1,
 ) -> PlainResult:
     """Time engine and peers in turn, `repetitions` times, after an uncounted first run of each."""
     prompts = random_prompts(batch, PROMPT_LENGTH, target.config.vocab_size)
@@ -117,8 +134,7 @@ def compare_plain(
             for tokens in (lengths.short, lengths.long):
                 start = time.perf_counter()
                 generate(prompts, tokens)
-                elapsed = time.perf_counter() - start
-                times.setdefault((name, tokens), []).append(elapsed)
+                times.setdefault((name, tokens), []).append(time.perf_counter() - start)
     engine = _step_times(times, ENGINE, lengths)
     floor = _floor(target, prompts, answers[ENGINE], lengths)
     read = Spread.of(speeds, rates=True)
@@ -131,6 +147,8 @@ def compare_plain(
 
     timed = {name: peer_times(name) for name in peers}
     return PlainResult(
+        dtype=dtype,
+        threads=threads,
         batch=batch,
         prompt_length=PROMPT_LENGTH,
         new_tokens=lengths,

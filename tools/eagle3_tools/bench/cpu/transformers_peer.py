@@ -1,4 +1,4 @@
-"""The same weights in transformers' DeepseekV3, generating greedily with torch on one thread.
+"""The same weights in transformers' DeepseekV3, generating greedily with torch.
 
 There are two peers: `generate` with its defaults, and the fastest that transformers documents for a
 CPU: a static cache, the forward pass through torch.compile, the experts as batched products.
@@ -24,18 +24,26 @@ from eagle3_jax.models.kimi import KimiTarget
 class TransformersPeer:
     """A peer with the target's weights; `compiled` is the faster, which needs a C++ compiler."""
 
-    def __init__(self, target: KimiTarget, *, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        target: KimiTarget,
+        *,
+        compiled: bool = False,
+        dtype: str = "float32",
+        threads: int = 1,
+    ) -> None:
         require_transformers()
         import torch
         from transformers import DeepseekV3ForCausalLM
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         self._torch, self._options = torch, {}
         with tempfile.TemporaryDirectory() as directory:
             _write_deepseek(target, Path(directory))
-            self._model: Any = DeepseekV3ForCausalLM.from_pretrained(directory, dtype=torch.float32)
+            loaded = DeepseekV3ForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+            self._model: Any = loaded
         if compiled:
             self._model.set_experts_implementation("batched_mm")
             self._model.forward = torch.compile(self._model.forward, dynamic=False)

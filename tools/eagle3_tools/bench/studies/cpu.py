@@ -1,12 +1,19 @@
-"""Plain decoding, rounds, long contexts, the vision tower and loading on one CPU core."""
+"""Plain decoding, answers, rounds, long contexts, the vision tower and loading on a CPU."""
 
 import argparse
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import jax.numpy as jnp
 from rich.console import Console
 
+from convert import load_target, save_hf
+from convert.command_line.options import COUNT
 from eagle3_jax.engine.config import EngineConfig
+from eagle3_jax.models.kimi import KimiTarget
 from eagle3_tools.bench.common.accept_length import AcceptRow, accept_tables
 from eagle3_tools.bench.common.command import finish, given_pair, target_directory
 from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
@@ -16,9 +23,11 @@ from eagle3_tools.bench.common.spread import Spread
 from eagle3_tools.bench.cpu.byte_floor import ReadBandwidth
 from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
 from eagle3_tools.bench.cpu.kimi_108m import random_target
+from eagle3_tools.bench.cpu.llama_peer import LlamaPeer, missing_package
 from eagle3_tools.bench.cpu.load import LoadResult, measure_load, print_load
-from eagle3_tools.bench.cpu.plain import PlainResult, StepTimes, compare_plain
+from eagle3_tools.bench.cpu.plain import CONTEXT, Peer, PlainResult, StepTimes, compare_plain
 from eagle3_tools.bench.cpu.rounds import RoundResult, compare_rounds
+from eagle3_tools.bench.cpu.served import ServedResult, compare_served
 from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
 from eagle3_tools.bench.cpu.transformers_peer import TransformersPeer, need_compiler
 from eagle3_tools.bench.studies.equal import describe
@@ -27,11 +36,12 @@ from serve.pair.loading import LoadedPair
 from serve.pair.notices import Notify
 from serve.text_table import text_table
 
-PARTS = ("plain", "round", "context", "tower", "load")
+PARTS = ("plain", "served", "round", "context", "tower", "load")
 BATCHES = (1, 8)
+DTYPES = ("float32", "bfloat16")
 WIDTHS = (1, 3, 6)
-COMPILED = "compiled"
-PEERS = ("default", COMPILED)
+DEFAULT, COMPILED, LLAMA = "default", "compiled", "llama"
+PEERS = {DEFAULT: "transformers", COMPILED: "transformers, compiled", LLAMA: "llama.cpp"}
 ANSWERED = 40
 """Held-out prompts whose whole answers are timed."""
 
@@ -41,11 +51,12 @@ class CpuRecord:
     """Result of the command; parts that did not run are empty.
 
     `host_core` ran Python during the rounds, while the device ran on the pinned core. Plain
-    decoding has one core for everything, peers too.
+    decoding has one core a thread for everything, peers too; servers have all cores.
     """
 
     repetitions: int
     plain: list[PlainResult] = field(default_factory=list)
+    served: list[ServedResult] = field(default_factory=list)
     rounds: list[RoundResult] = field(default_factory=list)
     contexts: list[ContextResult] = field(default_factory=list)
     towers: list[TowerResult] = field(default_factory=list)
@@ -61,12 +72,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--prompts", default=20, help="held-out prompts a category, for accept")
     add_shared(parser, "--core", help="the core to run on; default: the last")
     parser.add_argument(
+        "--cpu-threads",
+        type=COUNT,
+        default=1,
+        metavar="N",
+        help="threads, with a core each, of plain decoding and its peers (--only plain)",
+    )
+    parser.add_argument(
         "--peers",
         nargs="+",
         choices=PEERS,
-        default=PEERS,
+        default=list(PEERS),
         help="transformers' generate as it comes; with a static cache, torch.compile (needs g++) "
-        "and batched experts; by default both, and the faster counts",
+        "and batched experts; llama.cpp, if the wheel xllamacpp is installed; default: all",
+    )
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=DTYPES,
+        default=list(DTYPES),
+        help="weights of plain decoding and its peers",
     )
 
 
@@ -74,10 +99,13 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     """Run the selected parts and print them."""
     # Before JAX and torch start: both size their thread pools by the cores they may use.
     allowed = allowed_cores()
-    found = conditions(pin(flags.core))
     notify = Console(stderr=True).print
     parts = PARTS if flags.only is None else (flags.only,)
-    plain = run_plain(flags.repetitions, flags.peers, notify) if "plain" in parts else []
+    if flags.cpu_threads > 1 and parts != ("plain",):
+        raise ValueError("--cpu-threads above 1 needs --only plain: other parts have one core")
+    served = compare_served(flags.repetitions, notify) if "served" in parts else []
+    found = conditions(pin(flags.core, flags.cpu_threads))
+    plain = run_plain(flags, notify) if "plain" in parts else []
     towers = compare_towers(flags.repetitions) if "tower" in parts else []
     load = measure_load(target_directory(flags), flags.repetitions) if "load" in parts else None
     rounds, contexts, host_core = [], [], found.pinned_core
@@ -88,7 +116,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
             rounds = run_rounds(pair, flags.repetitions, flags.prompts, notify)
         if "context" in parts:
             contexts = compare_contexts(pair, flags.repetitions, notify)
-    record = CpuRecord(flags.repetitions, plain, rounds, contexts, towers, load, host_core)
+    record = CpuRecord(flags.repetitions, plain, served, rounds, contexts, towers, load, host_core)
     found.print_to(console, flags.repetitions)
     print_result(console, record)
     return finish(flags, "cpu", found, record)
@@ -98,6 +126,9 @@ def print_result(console: Console, record: CpuRecord) -> None:
     """Print all parts that were measured."""
     if record.plain:
         print_plain(console, record.plain)
+    if record.served:
+        title = "Whole answers of the embedded pair over HTTP, tokens/s (median), k = 3 and plain"
+        console.print(table_of(title, SERVED_COLUMNS, record.served))
     if record.rounds:
         title = "The speculative round of the pair, greedy, ms a round (median)"
         console.print(table_of(title, ROUND_COLUMNS, record.rounds))
@@ -115,9 +146,10 @@ def print_result(console: Console, record: CpuRecord) -> None:
 
 def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
     """Print plain decoding and its peers, the byte floor, and the time by operation."""
-    title = "Plain decoding, greedy, random 108 M-parameter Kimi, float32, one thread"
-    headings = ("", "ms a step", "tokens/s", "to the engine (median)", "(best)", "whole runs")
-    table = text_table(title, headings, left=("",))
+    title = "Plain decoding, greedy, random 108 M-parameter Kimi; times to the engine's"
+    headings = ("", "dtype", "threads", "batch", "ms a step", "tokens/s")
+    headings += ("to the engine", "(best)", "whole runs", "equal")
+    table = text_table(title, headings, left=("", "dtype"))
     for result in results:
         for cells in _plain_rows(result):
             table.add_row(*cells)
@@ -131,17 +163,18 @@ def print_plain(console: Console, results: Sequence[PlainResult]) -> None:
 def _plain_rows(result: PlainResult) -> list[tuple[str, ...]]:
     """Return rows for the engine and every peer. Whole runs include prefill, tokens/s does not."""
 
-    def cells(name: str, times: StepTimes) -> tuple[str, str, str]:
-        return name, times.step_s.milliseconds, f"{result.batch / times.step_s.median:.1f}"
+    def cells(name: str, times: StepTimes) -> tuple[str, ...]:
+        run = result.dtype, f"{result.threads}", f"{result.batch}"
+        step = times.step_s
+        return name, *run, step.milliseconds, f"{result.batch / step.median:.1f}"
 
-    rows: list[tuple[str, ...]] = [
-        (*cells(f"batch {result.batch}: engine", result.engine), "", "", "")
-    ]
+    rows: list[tuple[str, ...]] = [(*cells("engine", result.engine), "", "", "", "")]
     for name, peer in result.peers.items():
         mark = " (the peer)" if name == result.fastest_peer else ""
         ratios = peer.ratio_median, peer.ratio_best, peer.ratio_end_to_end
         times = (f"{ratio:.2f}x" for ratio in ratios)
-        rows.append((*cells(f"transformers, {name}{mark}", peer.times), *times))
+        equal = f"{peer.identical}/{result.batch}"
+        rows.append((*cells(f"{name}{mark}", peer.times), *times, equal))
     return rows
 
 
@@ -158,10 +191,10 @@ def print_floor(console: Console, result: PlainResult) -> None:
     )
     for name, peer in result.peers.items():
         console.print(
-            f"batch {result.batch}: {peer.identical} of {result.batch} sequences of "
-            f"{result.new_tokens.long} tokens equal those of transformers, {name}"
+            f"batch {result.batch}, {result.dtype}: {peer.identical} of {result.batch} sequences "
+            f"of {result.new_tokens.long} tokens equal those of {name}"
         )
-        for difference in peer.differences:
+        for difference in peer.differences if result.dtype == "float32" else ():
             console.print(f"  {describe(difference)}")
 
 
@@ -204,6 +237,13 @@ ROUND_COLUMNS: dict[str, Callable[[RoundResult], str]] = {
         f"{found.answers.speedup.worst:.2f}-{found.answers.speedup.best:.2f}"
     ),
 }
+SERVED_COLUMNS: dict[str, Callable[[ServedResult], str]] = {
+    "clients": lambda found: f"{found.clients}",
+    "draft": lambda found: f"{found.draft.median:.0f}",
+    "plain": lambda found: f"{found.plain.median:.0f}",
+    "ratio": lambda found: f"{found.ratio.median:.2f}x",
+    "its range": lambda found: f"{found.ratio.worst:.2f}-{found.ratio.best:.2f}",
+}
 CONTEXT_COLUMNS: dict[str, Callable[[ContextResult], str]] = {
     "context": lambda found: f"{found.context}",
     "step": lambda found: found.step.milliseconds,
@@ -234,21 +274,44 @@ def verdict(results: Sequence[RoundResult]) -> str:
     )
 
 
-def run_plain(repetitions: int, peers: Sequence[str], notify: Notify) -> list[PlainResult]:
-    """Compare plain decoding of the random model with `peers` of PEERS.
+def run_plain(flags: argparse.Namespace, notify: Notify) -> list[PlainResult]:
+    """Compare plain decoding of the random model with `flags.peers`, in each of `flags.dtypes`.
 
     Raises ImportError without torch, OSError without a C++ compiler for the compiled peer.
     """
+    peers = [name for name in PEERS if name in flags.peers]
     if COMPILED in peers:
         need_compiler()
-    notify("plain decoding: preparing the random model and its copies in transformers")
-    target, bandwidth = random_target(), ReadBandwidth()
-    copies = {name: TransformersPeer(target, compiled=name == COMPILED) for name in peers}
-    results = []
-    for batch in BATCHES:
-        notify(f"plain decoding: batch {batch}; the first run of a compiled peer takes minutes")
-        results.append(compare_plain(target, copies, bandwidth, batch, repetitions))
+    if LLAMA in peers and (line := missing_package()):
+        notify(line)
+        peers.remove(LLAMA)
+    results, bandwidth = [], ReadBandwidth()
+    for dtype in flags.dtypes:
+        target = _in_dtype(random_target(), dtype)
+        for batch in BATCHES:
+            notify(f"plain decoding: {dtype}, batch {batch}; a compiled peer starts for minutes")
+            others = {PEERS[name]: _peer(name, target, dtype, batch, flags) for name in peers}
+            sizes = bandwidth, batch, flags.repetitions
+            own: Any = {"dtype": dtype, "threads": flags.cpu_threads}
+            results.append(compare_plain(target, others, *sizes, **own))
     return results
+
+
+def _in_dtype(target: KimiTarget, dtype: str) -> Any:
+    """Return the target as it is loaded from a checkpoint of this dtype."""
+    if dtype == "float32":
+        return target
+    with tempfile.TemporaryDirectory() as directory:
+        save_hf(target, directory, dtype=jnp.dtype(dtype))
+        return load_target(directory)
+
+
+def _peer(name: str, target: KimiTarget, dtype: str, batch: int, flags: argparse.Namespace) -> Peer:
+    if name == LLAMA:
+        make: Any = partial(LlamaPeer, dtype=jnp.dtype(dtype), batch=batch, context=CONTEXT)
+    else:
+        make = partial(TransformersPeer, dtype=dtype, compiled=name == COMPILED)
+    return make(target, threads=flags.cpu_threads)
 
 
 def run_rounds(
