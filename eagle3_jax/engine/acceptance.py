@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Round(NamedTuple):
     """One round of one sequence; drafted >= wanted >= verified >= accepted.
 
-    The program makes `drafted` drafts, of which the request lets it verify `wanted`; for `verified`
+    The program makes `drafted` drafts, of which request and engine verify `wanted`; for `verified`
     of them the length limit had room, and the target chose `accepted`. The answer gained `kept`
     tokens: accepted + 1, or fewer if the request ended. The last `looked_up` of the `drafted`
     were looked up in the sequence's own tokens, the others made by the draft model.
@@ -91,7 +91,7 @@ class Acceptance:
 
     @property
     def skipped_by_request(self) -> int:
-        """Draft tokens excluded by a request's own num_speculative_tokens."""
+        """Draft tokens excluded by a request's own num_speculative_tokens or by the engine."""
         return self._sum(lambda r: r.drafted - r.wanted)
 
     @property

@@ -41,15 +41,16 @@ from eagle3_jax.models.vision import VisionModel
 class InFlight(NamedTuple):
     """A dispatched program whose output is not read yet.
 
-    `members` are in the order of reports; a round makes `drafted` drafts for each. `timed` is a
-    round's choice of k if the previous program was unread at its dispatch, so that the time between
-    the two reads is the round's own.
+    `members` are in the order of reports; a round makes `drafted` drafts for each and verifies at
+    most `limits` of them. `timed` is a round's choice of k if the previous program was unread at
+    its dispatch, so that the time between the two reads is the round's own.
     """
 
     output: ProgramOutput
     members: list[Sequence]
     is_round: bool
     drafted: int = 0
+    limits: tuple[int, ...] | None = None
     timed: ChosenK | None = None
 
 
@@ -221,17 +222,18 @@ class Engine:
         members, masks = with_masks(members, self._masking, self._constrained)
         for batch in batches_of(members, exact=self.config.exact):
             if any(sequence.matcher in masks for sequence in batch):
-                drafts, timed = self.config.num_speculative_tokens, None
+                drafts, limits, timed = self.config.num_speculative_tokens, None, None
                 output = run_split_round(batch, masks, self._runner, self._masking)
             else:
                 choice = self._chooser.choose(batch)
-                drafts, timed = choice.drafts, choice if self._in_flight else None
-                output = self._runner.round(batch, drafts)
+                drafts, limits = choice.drafts, choice.limits
+                timed = choice if self._in_flight else None
+                output = self._runner.round(batch, drafts, limits)
             for sequence in batch:
                 sequence.rounds_in_flight += 1
                 sequence.last_drafts = drafts
             drafted = drafts if self._has_draft else 0
-            self._in_flight.append(InFlight(output, batch, True, drafted, timed))
+            self._in_flight.append(InFlight(output, batch, True, drafted, limits, timed))
         return bool(members)
 
     def _end_failed(self) -> None:
@@ -277,17 +279,20 @@ class Engine:
             if program.timed is not None:
                 self._chooser.observe_time(program.timed, now - self._last_read)
             self._last_read = now
-        for sequence, row in zip(program.members, rows, strict=False):
+        limits = program.limits or [program.drafted] * len(program.members)
+        for sequence, limit, row in zip(program.members, limits, rows, strict=False):
             sequence.rounds_in_flight -= program.is_round
             alive = sequence.status is not Status.FINISHED
             if alive and sequence.scores_prompt and row.prompt_logprobs is not None:
                 sequence.score_prompt(row.prompt_logprobs)
             if alive and row.token_ids:
-                self._commit(sequence, row, program.is_round, program.drafted)
+                self._commit(sequence, row, program.is_round, program.drafted, limit)
             elif program.is_round:
                 self._counters.skipped_finished += program.drafted
 
-    def _commit(self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int) -> None:
+    def _commit(
+        self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int, limit: int
+    ) -> None:
         """Commit one program's tokens of one sequence."""
         replayed = sequence.replay > 0
         if is_round:
@@ -300,10 +305,11 @@ class Engine:
         if is_round and not replayed:
             accepted = len(row.token_ids) - 1
             sequence.copies = row.looked_up > 0 and accepted >= max(drafted, 1)
-            drafted = row.room if row.looked_up else drafted
-            wanted = sequence.wanted_drafts(drafted)
+            if row.looked_up:
+                drafted = limit = row.room
+            wanted = sequence.wanted_drafts(limit)
             kind = Round(drafted, wanted, row.verified, accepted, kept, row.looked_up)
-            self._chooser.observe_acceptance(row.verified, accepted)
+            self._chooser.observe_acceptance(sequence, row.verified, accepted)
             sequence.rounds.append(kind)
             self._counters.rounds[kind] += 1
         self._report(sequence)

@@ -96,13 +96,11 @@ def add_copies(
     return replace(state, history=history), Drafts(ids, probs, copied)
 
 
-def limit_drafts(
-    state: DecodeState, batch: RoundBatch, looked_up: Int[Array, " batch"], widths: Widths
-) -> RoundBatch:
-    """Limit the valid drafts of rows without looked-up ones to the draft model's chain."""
-    limit = jnp.where(looked_up > 0, widths.lookup, _chain(state, widths))
-    rows = replace(batch.rows, num_drafts=jnp.minimum(batch.rows.num_drafts, limit))
-    return batch._replace(rows=rows, looked_up=looked_up)
+def draft_limits(
+    state: DecodeState, looked_up: Int[Array, " batch"], widths: Widths
+) -> Int[Array, " batch"]:
+    """Limit rows without looked-up drafts to the draft model's chain."""
+    return jnp.where(looked_up > 0, widths.lookup, _chain(state, widths))
 
 
 def _chain(state: DecodeState, widths: Widths) -> int:

@@ -22,7 +22,7 @@ from eagle3_jax.sampling.sampler import nan_if_nonfinite
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel
 from eagle3_jax.speculative.logit_controls import control_logits
-from eagle3_jax.speculative.lookup import add_copies, limit_drafts
+from eagle3_jax.speculative.lookup import add_copies, draft_limits
 from eagle3_jax.speculative.method import COUPLED, SpeculationMethod, Variant, Widths
 from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.propose_tree import propose_tree
@@ -42,6 +42,7 @@ def speculative_round(
     state: DecodeState,
     slot_ids: Int[Array, " batch"],
     page_table: Int[Array, "batch pages_per_seq"],
+    limits: Int[Array, " batch"] | None = None,
     *,
     variant: Variant = Variant.LEAN,
     method: SpeculationMethod = COUPLED,
@@ -51,17 +52,18 @@ def speculative_round(
 
     Returns the new state, a report row [k+1 tokens, number committed (0: the row was finished),
     drafts verified] per sequence and, for full rounds, the tokens' logprobs. With lookup the width
-    is that of `widths`, and the last number includes the looked-up drafts (commit_batch).
-    `variant` says which options the round supports, `method` how drafts are drawn and accepted. A
-    tree, which needs a draft, has k levels, each of which counts as one verified draft. `widths`
-    are those of an engine that chooses k or looks up drafts; otherwise verified_tokens in the state
-    has the width.
+    is that of `widths`, and the last number includes the looked-up drafts (commit_batch). A row
+    verifies at most `limits` drafts. `variant` says which options the round supports, `method` how
+    drafts are drawn and accepted. A tree, which needs a draft, has k levels, each of which counts
+    as one verified draft. `widths` are those of an engine that chooses k or looks up drafts;
+    otherwise verified_tokens in the state has the width.
     """
     static: Any = {"variant": variant, "method": method, "widths": widths}
     state, drafts = propose_round(
         draft, state, slot_ids, page_table, **static, target_axis=target.vocab_axis
     )
-    return verify_round(target, aux_layer_ids, state, slot_ids, page_table, drafts, **static)
+    inputs = state, slot_ids, page_table, drafts
+    return verify_round(target, aux_layer_ids, *inputs, limits=limits, **static)
 
 
 def propose_round(
@@ -130,18 +132,24 @@ def verify_round(
     drafts: Drafts | Tree,
     masks: UInt32[Array, "batch width words"] | None = None,
     *,
+    limits: Int[Array, " batch"] | None = None,
     variant: Variant = Variant.LEAN,
     method: SpeculationMethod = COUPLED,
     widths: Widths | None = None,
 ) -> tuple[DecodeState, Int[Array, "batch report"], Logprobs | None]:
     """Run the target's half of a round: verify, decide, commit.
 
-    `masks` holds the allowed ids at each row's position or tree node, one bit each
-    (sampling.token_mask), in full rounds only. Paused rows resume if masks are given.
+    A row verifies at most `limits` drafts. `masks` holds the allowed ids at each row's position or
+    tree node, one bit each (sampling.token_mask), in full rounds only. Paused rows resume if masks
+    are given.
     """
-    batch = read_batch(state, slot_ids, page_table, variant, widths, resumes=masks is not None)
-    if isinstance(drafts, Drafts) and drafts.looked_up is not None and widths:
-        batch = limit_drafts(state, batch, drafts.looked_up, widths)
+    looked_up = drafts.looked_up if isinstance(drafts, Drafts) else None
+    if looked_up is not None and widths:
+        assert limits is None, "lookup has limits of its own"
+        limits = draft_limits(state, looked_up, widths)
+    resumes = masks is not None
+    batch = read_batch(state, slot_ids, page_table, variant, widths, limits=limits, resumes=resumes)
+    batch = batch._replace(looked_up=looked_up)
     models = target, aux_layer_ids
     if isinstance(drafts, Tree):
         verified = verify_tree(*models, state.target_pools, batch, drafts, masks)
@@ -163,18 +171,16 @@ def _verify_chain(
 ) -> tuple[VerifyResult, Float[Array, "batch width aux"], KVPools, Logprobs | None]:
     """Run [last token, d1..dk] through the target at positions n..n+k, and decide.
 
-    Rows past the valid drafts repeat the last valid position and write to scratch. With lookup they
-    repeat its token too, so that they read no other expert: most rows have far fewer drafts than
-    the round is wide.
+    Rows past the valid drafts repeat the last valid row, so that they read no other expert and no
+    other KV, and write to scratch.
     """
     rows = batch.rows
     with jax.named_scope("verify"):
         tokens = jnp.concatenate([rows.last_tokens, drafts.ids], axis=1)
         offsets, valid = jnp.arange(tokens.shape[1]), num_valid_drafts(rows)[:, None]
-        last = jnp.minimum(offsets, valid)
-        if batch.looked_up is not None:
-            tokens = jnp.take_along_axis(tokens, last, axis=1)
-        positions = rows.seq_lens[:, None] + last
+        repeated = jnp.minimum(offsets, valid)
+        tokens = jnp.take_along_axis(tokens, repeated, axis=1)
+        positions = rows.seq_lens[:, None] + repeated
         writes = (offsets <= valid) & batch.active[:, None]
         pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
         hidden, aux_hidden, pools = target(tokens, positions, aux_layer_ids, pools, pages)

@@ -48,12 +48,18 @@ def read_batch(
     variant: Variant,
     widths: Widths | None = None,
     *,
+    limits: Int[Array, " batch"] | None = None,
     resumes: bool = False,
 ) -> RoundBatch:
-    """Gather the rows of the sequences in `slot_ids`; `resumes` activates paused rows."""
+    """Gather the rows of the sequences in `slot_ids`, which want at most `limits` drafts.
+
+    `resumes` activates paused rows.
+    """
     whole: SlotRows = gather(state.slots, slot_ids)
     paused = whole.last_tokens[:, 0] == whole.pause_id
     rows = narrow(whole, widths) if widths else whole
+    if limits is not None:
+        rows = replace(rows, num_drafts=jnp.minimum(rows.num_drafts, limits))
     if variant is not Variant.FULL:
         rows = replace(rows, options=lean_rows(rows.options))
     return RoundBatch(

@@ -50,6 +50,8 @@ class InputShapes:
             return (shapes_of(chunk),)
         batch = program.batch
         inputs: list[Any] = [_int32(batch), _int32(batch, config.pages_per_seq)]
+        if program.widths is not None and config.adaptive:
+            inputs.append(_int32(batch))
         if program.kind is ProgramKind.PROPOSE:
             inputs.append(shapes_of(open_masks(self._vocab_size, batch, 1)))
         if program.kind is ProgramKind.VERIFY:

@@ -220,15 +220,24 @@ class Runner:
         """Combine the inputs of all replicas."""
         return each[0] if self._replicas == 1 else jax.tree.map(lambda *x: np.stack(x), *each)
 
-    def round(self, members: Sequence[EngineSequence], drafts: int) -> ProgramOutput:
+    def round(
+        self, members: Sequence[EngineSequence], drafts: int, limits: Sequence[int] | None = None
+    ) -> ProgramOutput:
         """Dispatch one round of `drafts` drafts and return its output for later reading.
 
-        Only an engine that chooses k has programs for more than one number of drafts.
+        Only an engine that chooses k has programs for more than one number of drafts. An adaptive
+        one verifies at most `limits` of each sequence's drafts.
         """
         program = self._choice.program_for(members, drafts)
         assert program.batch is not None, "rounds have a batch"
         rows = places(members, program.batch)
-        return self._dispatch(program, members, rows, *self._batch(members, rows, program.batch))
+        inputs: tuple[np.ndarray, ...] = self._batch(members, rows, program.batch)
+        if self.config.adaptive:
+            most = np.full((program.batch * self._replicas,), drafts, np.int32)
+            if limits is not None:
+                most[rows] = limits
+            inputs = *inputs, self._by_replica(most)
+        return self._dispatch(program, members, rows, *inputs)
 
     def propose(self, members: Sequence[EngineSequence], masks: np.ndarray) -> Proposal:
         """Dispatch the first half of a round, with masks [rows, 1, words] of the first drafts."""

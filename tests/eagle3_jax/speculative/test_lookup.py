@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle3_jax.speculative.logit_control_rows import NO_TOKEN
-from eagle3_jax.speculative.lookup import add_copies, limit_drafts, look_up
+from eagle3_jax.speculative.lookup import add_copies, draft_limits, look_up
 from eagle3_jax.speculative.method import Lookup, Widths
 from eagle3_jax.speculative.propose import Drafts
 from eagle3_jax.speculative.round_state import RoundBatch
@@ -55,11 +55,10 @@ def test_a_full_match_replaces_the_chain_and_a_shorter_one_extends_it_where_it_a
     """Copies have probability one; the drafts before them, and rows without copies, keep theirs."""
     known: Any = np.asarray([FULL, SHORT, SHORT, NEW], np.int32)
     last: Any = np.full(4, known.shape[1] - 1, np.int32)
-    slots, all_drafts = jnp.arange(4), jnp.full(4, 9)
+    slots = jnp.arange(4)
     rows = replace(
         empty_slots(4, LOOKED_UP + 1, 1, jnp.float32),
         seq_lens=last,
-        num_drafts=all_drafts,
         verified_tokens=jnp.pad(known[:, -1:], ((0, 0), (0, LOOKED_UP))),
     )
     history = jnp.pad(known[:, :-1], ((0, 0), (0, 7)), constant_values=NO_TOKEN)
@@ -70,11 +69,11 @@ def test_a_full_match_replaces_the_chain_and_a_shorter_one_extends_it_where_it_a
     batch = RoundBatch(slots, known, rows, rows, slots >= 0, None, None)
     found: Any
     state, found = add_copies(state, batch, drafts, Lookup(2, 3), widths, None)
-    limited = limit_drafts(state, batch, found.looked_up, widths).rows.num_drafts
+    limits = draft_limits(state, found.looked_up, widths)
 
     assert np.asarray(state.history)[:, : known.shape[1]].tolist() == known.tolist()
     assert found.looked_up.tolist() == [5, 3, 0, 0]
-    assert limited.tolist() == [5, 5, K, K]
+    assert limits.tolist() == [5, 5, K, K]
     assert found.ids[:2].tolist() == [[4, 5, 6, 1, 2], [4, 5, 6, 0, 2]]
     assert found.ids[2:, :K].tolist() == chains[2:].tolist()
     certain = np.eye(8)[np.asarray(found.ids)]
