@@ -1,7 +1,7 @@
 """The worlds: all engine settings that users can choose, combined in few model pairs."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -43,19 +43,24 @@ FLOAT8: dict[str, Any] = {"kv_cache_dtype": "fp8", "kv_cache_scale": 0.05}
 
 
 class Script:
-    """A k chooser that cycles through k = 0..most in a fixed order with every transition."""
+    """A k chooser that cycles through k = 0..most in a fixed order with every transition.
+
+    Neighbours verify different numbers of drafts.
+    """
 
     ORDER = (3, 0, 0, 2, 0, 1, 3, 1, 0, 3, 2, 1, 0, 0, 0)
 
     def __init__(self, most: int) -> None:
         self.most, self.rounds = most, count()
 
-    def choose(self, members: object) -> ChosenK:
-        return ChosenK(min(self.most, self.ORDER[next(self.rounds) % len(self.ORDER)]))
+    def choose(self, members: Sized) -> ChosenK:
+        nth = next(self.rounds)
+        k = min(self.most, self.ORDER[nth % len(self.ORDER)])
+        return ChosenK(k, limits=tuple((nth + i) % (k + 1) for i in range(len(members))))
 
     def observe_time(self, choice: ChosenK, seconds: float) -> None: ...
 
-    def observe_acceptance(self, verified: int, accepted: int) -> None: ...
+    def observe_acceptance(self, sequence: object, verified: int, accepted: int) -> None: ...
 
 
 def follow_the_script(engine: Engine) -> None:

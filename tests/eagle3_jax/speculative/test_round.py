@@ -1,6 +1,7 @@
 """Commits of a round, its rows in the caches, and the rows that it must not read."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,14 @@ from driving import sizes
 from lab import OPTIONS, PAGES, PROMPTS, Lab, one_row, prefilled, run_rounds, true_rows
 
 from eagle3_jax.cache import rows_and_scale
+from eagle3_jax.layers import moe
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.method import SpeculationMethod, Widths
 from eagle3_jax.speculative.propose import Drafts
-from eagle3_jax.speculative.round import propose_round
+from eagle3_jax.speculative.round import propose_round, verify_round
 from eagle3_jax.speculative.state import DecodeState
+from pallas_kernels import moe_mlp
 
 K = 3
 both_attentions = pytest.mark.parametrize("draft", ["grouped", "latent"], indirect=True)
@@ -66,6 +69,30 @@ def test_rows_past_the_valid_drafts_are_not_written(target: Target, draft: Eagle
     lab.round([1])
     expected, _ = true_rows(lab, tokens)
     np.testing.assert_allclose(lab.target_rows(1, len(tokens)), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_past_the_valid_drafts_choose_the_experts_of_the_last_valid_row(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+
+    def record(x: jax.Array, logits: jax.Array, *inputs: Any, **more: Any) -> jax.Array:
+        jax.debug.callback(seen.append, logits)
+        return moe_mlp(x, logits, *inputs, **more)
+
+    monkeypatch.setattr(moe, "moe_mlp", record)
+    table = np.zeros((4, lab.config.pages_per_seq), np.int32)
+    table[:, :6] = [PAGES[slot] for slot in range(4)]
+    limits, batch = jnp.arange(4), (jnp.arange(4), jnp.asarray(table))
+    drafts = Drafts(jnp.arange(4 * K, dtype=jnp.int32).reshape(4, K))
+    verify_round(lab.target, lab.pair.aux_layer_ids, lab.state, *batch, drafts, limits=limits)
+    jax.effects_barrier()
+    last = np.minimum(np.arange(K + 1), np.arange(4)[:, None])
+    for logits in seen:
+        rows = np.asarray(logits).reshape(4, K + 1, -1)
+        repeated = np.take_along_axis(rows, last[..., None], axis=1)
+        np.testing.assert_allclose(rows, repeated, rtol=1e-4, atol=1e-5)
+    assert seen
 
 
 def test_a_finished_row_commits_nothing_and_changes_nothing(lab: Lab) -> None:
