@@ -145,11 +145,15 @@ class SimulatedRunner:
                 assert (row == NO_ROW) == (wanted == token), "an image without features"
         return prompt
 
-    def round(self, members: Rows[Sequence], drafts: int) -> list[RowReport]:
+    def round(
+        self, members: Rows[Sequence], drafts: int, limits: Rows[int] | None = None
+    ) -> list[RowReport]:
         assert self.unread <= 1 + MOST_CHUNKS, "more than one round was in flight"
         assert len({s.slot for s in members}) == len(members) <= self.config.max_num_seqs
         self.unread += 1
-        return [self._advance(sequence, min(drafts, self.drafts)) for sequence in members]
+        most = limits or [drafts] * len(members)
+        pairs = zip(members, most, strict=True)
+        return [self._advance(sequence, min(limit, self.drafts)) for sequence, limit in pairs]
 
     def open_nodes(self, rows: int) -> np.ndarray:
         return open_masks(VOCAB, rows, self.config.num_speculative_tokens + 1)

@@ -24,7 +24,7 @@ class InstantRunner(SimulatedRunner):
     def prefill(self, chunks: Any, masks: object = None) -> list[RowReport]:
         return [RowReport([1], 0) for chunk in chunks if chunk.last]
 
-    def round(self, members: Any, drafts: int) -> list[RowReport]:
+    def round(self, members: Any, drafts: int, limits: Any = None) -> list[RowReport]:
         return [RowReport([1], 0) for _ in members]
 
     def read(self, report: list[RowReport]) -> list[RowReport]:

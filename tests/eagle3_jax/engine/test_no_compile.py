@@ -56,9 +56,9 @@ def test_each_program_that_has_news_is_read_once_and_the_read_is_small(
     dispatched: list[str] = []
     run_round, run_prefill = engine._runner.round, engine._runner.prefill
 
-    def counted_round(members: Sequence[Any], drafts: int) -> ProgramOutput:
+    def counted_round(*inputs: Any) -> ProgramOutput:
         dispatched.append("round")
-        return run_round(members, drafts)
+        return run_round(*inputs)
 
     def counted_prefill(chunks: Sequence[ChunkPlan], masks: Any = None) -> ProgramOutput:
         dispatched.extend("prompt" for chunk in chunks if chunk.last)

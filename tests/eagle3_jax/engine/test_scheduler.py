@@ -131,7 +131,7 @@ def chunks_before_rounds(
     runner, ran = engine._runner, []
     prefill, run_round = runner.prefill, runner.round
     monkeypatch.setattr(runner, "prefill", lambda c, _: (ran.append("chunk"), prefill(c))[1])
-    monkeypatch.setattr(runner, "round", lambda m, k: (ran.append("round"), run_round(m, k))[1])
+    monkeypatch.setattr(runner, "round", lambda *of: (ran.append("round"), run_round(*of))[1])
     drive(engine, waiting)
     return [len(list(run)) for kind, run in groupby(ran) if kind == "chunk"]
 
