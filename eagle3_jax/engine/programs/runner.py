@@ -316,7 +316,7 @@ class Runner:
         read: Any = jax.device_get(proposal.drafts)
         of_replicas = read[0].ndim > 2
         read = jax.tree.map(lambda x: np.concatenate(x) if of_replicas else np.array(x), read)
-        if isinstance(read, Tree):
+        if isinstance(proposal.drafts, Tree):
             return HostTree(*read)
         return chains_as_trees(read.ids)._replace(looked_up=read.looked_up)
 

@@ -63,7 +63,8 @@ def test_a_full_match_replaces_the_chain_and_a_shorter_one_extends_it_where_it_a
     )
     history = jnp.pad(known[:, :-1], ((0, 0), (0, 7)), constant_values=NO_TOKEN)
     pool = jnp.zeros((1, 1))
-    state: Any = DecodeState((pool,), (pool,), rows, None, history=history)
+    controls: Any = None
+    state: Any = DecodeState((pool,), (pool,), rows, controls, history=history)
     chains: Any = np.asarray([[7, 7], [4, 5], [4, 1], [6, 0]], np.int32)
     drafts, widths = Drafts(chains, jnp.full((4, K, 8), 1 / 8)), Widths(K, 1, LOOKED_UP)
     batch = RoundBatch(slots, known, rows, rows, slots >= 0, None, None)
