@@ -186,7 +186,7 @@ DRAFT = ORACLES / "draft_mha_fp8_ptpc"
 
 
 def test_weights_are_the_directorys(hub: LocalHub, target: Target) -> None:
-    by_id = load_target("org/kimi", dtype="float32")
+    by_id = load_target("org/kimi")
     assert_same_weights(by_id, target)
     hub.add("org/draft", ORACLES / "draft_mha_bf16")
     hub.add("org/draft", DRAFT, "fp8")
