@@ -46,9 +46,9 @@ VOCAB, LENGTH = 3, 2
 PLAIN = SamplingParams(temperature=1.0)
 MODELS = (0, 27)
 """Seeds. What the second draft draws first leaves, when rejected, two tokens to choose from."""
-BLOCK_MODELS = (267, 611, 2967)
+BLOCK_MODELS = (267, 611, 2967, 27)
 """Seeds of which all thresholds and residuals of blocks are sixths: thresholds 0, 1/2 and 1 of
-weights 1/3, 2/3 and 1."""
+weights 1/3, 2/3 and 1. In the last, a draft of a ratio above 1 comes before one below 1."""
 
 
 @dataclass(frozen=True)

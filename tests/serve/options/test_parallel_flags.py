@@ -137,7 +137,7 @@ def test_a_pair_too_large_is_refused_before_its_target_is_read(
     reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SmallDevice:
-        limit = 8_000_000
+        limit = 3_000_000
 
         def memory_stats(self) -> dict[str, int]:
             return {"bytes_limit": self.limit}

@@ -57,8 +57,8 @@ def test_a_token_that_differs_with_drafts_fails_every_case_that_drafts(
 ) -> None:
     sound = SimulatedRunner.round
 
-    def spoiled(self: SimulatedRunner, members: list[Any], drafts: int) -> list[RowReport]:
-        reports = sound(self, members, drafts)
+    def spoiled(self: SimulatedRunner, *round_of: Any) -> list[RowReport]:
+        reports = sound(self, *round_of)
         wrong = int(self.has_draft)
         return [RowReport([(t + wrong) % VOCAB for t in r.token_ids], r.verified) for r in reports]
 
