@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -15,7 +16,7 @@ from serve.pair.program_cache import keep_compiled_programs
 NAMES = ("jax_compilation_cache_dir", "jax_enable_compilation_cache")
 
 
-def setting(name: str) -> object:
+def setting(name: str) -> Any:
     return getattr(jax.config, name)
 
 

@@ -6,7 +6,7 @@ pending until a wait covers it on every path. Source: CDNA3 ISA, "Data Dependenc
 "S_WAITCNT"; vector memory and LDS complete in order, scalar loads in any order.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
@@ -49,7 +49,7 @@ class _Pending:
         return changed
 
 
-def missing_waits(code: dict[int, Instruction], entry: int) -> list[MissingWait]:
+def missing_waits(code: Mapping[int, Instruction], entry: int) -> list[MissingWait]:
     """Find every use of a register whose load may be in flight on some path, by address."""
     before, to_do = {entry: _Pending()}, [entry]
     found: set[MissingWait] = set()
