@@ -41,7 +41,7 @@ def compare_served(repetitions: int, notify: Notify) -> list[ServedResult]:
         urls = {}
         for side, k in SIDES.items():
             notify(f"answers over HTTP: starting the server, {k} drafts a round")
-            server = serving([*FLAGS, "--num-speculative-tokens", k])
+            server = serving([*FLAGS, "--speculative-config.num_speculative_tokens", k])
             urls[side] = Address.of(stack.enter_context(server)[1])
         for clients in CLIENTS:
             notify(f"answers over HTTP: {clients} clients")
