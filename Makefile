@@ -76,7 +76,7 @@ prove: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --long tests/worlds -k "not devices by"
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/proofs tests/equivalence/test_transcripts.py \
 		$(addprefix tests/tools/bench/,test_acceptance_of_rounds.py doctor/test_served.py) \
-		$(addprefix tests/eagle3_jax/engine/test_,logprobs.py remote_devices.py host_tier.py) --long
+		$(addprefix tests/eagle3_jax/engine/test_,argmax_rounds.py logprobs.py remote_devices.py host_tier.py) --long
 	@$(PASSED) $@
 
 # The last run of each proof, and how much of what it covers has changed since.

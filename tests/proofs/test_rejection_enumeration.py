@@ -129,7 +129,17 @@ def distribution_of_token(logits: np.ndarray, options: SamplingParams) -> np.nda
     return exact_distribution(logits, options)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+SWEEP = ("greedy", "lost drafts", "block, greedy", "block, lost drafts")
+"""Cases of two drafts whose properties the cases of one draft, or the others of two, have too."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.long] * (name in SWEEP))
+        for name, case in CASES.items()
+    ],
+)
 def test_over_all_noise_and_accept_paths_rejection_has_the_targets_distribution(
     case: Case, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
@@ -155,7 +165,7 @@ def test_the_proof_notices_a_wrong_block(
     name = "_thresholds" if wrong is reaches_a_draft_by_its_weight else "_weights"
     monkeypatch.setattr(rejection, name, wrong)
     with pytest.raises(AssertionError, match="=="):
-        check_counts(monkeypatch, CASES["block"], BLOCK_MODELS)
+        check_counts(monkeypatch, CASES["block"], BLOCK_MODELS[::-1])
 
 
 def test_the_proof_notices_noise_that_rounds_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,6 @@ FEW = [
     ),
     tiny("lookup", sizes(K, **LOOKUP), "reduced"),
     tiny("host memory", sizes(K, kv_offloading_bytes=10_000_000), repeats=False),
-    tiny("grammar, k by batch", sizes(K, **BY_BATCH), repeats=False, **SPELLING),
     tiny("grammar and tree", sizes(K, **TREE), repeats=False, **SPELLING),
     tiny(
         "exact float8",
@@ -255,6 +254,7 @@ FEW = [
 SWEEP = [
     tiny("lookup alone", sizes(0, **LOOKUP), "none"),
     tiny("lookup, exact", sizes(K, exact=True, **LOOKUP), "latent"),
+    tiny("grammar, k by batch", sizes(K, **BY_BATCH), repeats=False, **SPELLING),
     tiny("lookup and grammar", sizes(K, **LOOKUP), repeats=False, **SPELLING),
     tiny("lookup, host memory", sizes(K, kv_offloading_bytes=10_000_000, **LOOKUP), repeats=False),
     of_setup("lookup, 2 parts", TWO, divided(2, **LOOKUP)),

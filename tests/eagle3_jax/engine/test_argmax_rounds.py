@@ -75,6 +75,7 @@ def run(engine: Engine, requests: list[Request]) -> tuple[dict[str, Answer], Cou
     return drive(engine, requests), kinds
 
 
+@pytest.mark.long
 def test_rounds_without_logits_give_the_tokens_of_those_with_them(
     target: Target, draft: Eagle3Draft, plain_engine: Engine, gpu_choice: None
 ) -> None:

@@ -22,7 +22,6 @@ SHORT = ("all private-use characters", "prompt of <|", "many empty prompts, fewe
 SHORT += ("logit_bias of one hash", "detokenize", "responses: a tool that no prompt shows")
 SHORT += ("messages: blocks, fewer",)
 LARGE = ("a chat's log-probabilities", "prompts' log-probabilities", "a stream that repeats tools")
-LARGE += ("a stream of native log-probabilities",)
 """One of each form; `make prove-server` posts the others."""
 BESIDE = 6
 TURN = {"role": "user", "content": "a"}

@@ -119,10 +119,11 @@ LATENT = {"num_attention_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 8}
 LATENT |= {"qk_rope_head_dim": 8, "v_head_dim": 12, "q_lora_rank": None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("architecture", "shape"),
     [
-        pytest.param("LlamaForCausalLMEagle3", GROUPED, marks=pytest.mark.long, id="grouped"),
+        pytest.param("LlamaForCausalLMEagle3", GROUPED, id="grouped"),
         pytest.param("Eagle3DeepseekV2ForCausalLM", LATENT, id="latent"),
     ],
 )

@@ -62,6 +62,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
+@pytest.mark.long
 def test_a_draft_learns_from_them_what_it_learns_online(
     data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from serve.demo import demo_target_dir
 from serve.train.cli import main
 
+STEPS = 50
 WITHIN = 0.01
 """Of a weight's norm: rounding to bfloat16 twice is 0.003."""
 
@@ -27,23 +28,23 @@ def losses(output: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def test_two_processes_learn_what_one_does(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """2 steps; with --long, 50. Weights differ by the order of sums and by bfloat16."""
-    steps = 50 if request.config.getoption("long") else 2
+@pytest.mark.long
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    """Weights differ by the order of sums and by bfloat16."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     together = ["--data-parallel-size", "2", "--num-processes", "2"]
     together += ["--coordinator-address", address, "--process-id"]
-    flags = command(tmp_path / "two", steps, *together)
+    flags = command(tmp_path / "two", STEPS, *together)
     processes = [
         Forked("serve.train.cli", [*flags, n], environment={"JAX_NUM_CPU_DEVICES": "1"})
         for n in "01"
     ]
-    assert main(command(tmp_path / "one", steps)) == 0
+    assert main(command(tmp_path / "one", STEPS)) == 0
     assert [process.wait(900) for process in processes] == [0, 0]
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), atol=1e-5)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert one.keys() == two.keys() and len(losses(tmp_path / "two")) == steps
+    assert one.keys() == two.keys() and len(losses(tmp_path / "two")) == STEPS
     np.testing.assert_array_equal(one.pop("d2t"), two.pop("d2t"))
     for name in one:
         ours, theirs = (x[name].astype(np.float32) for x in (one, two))
