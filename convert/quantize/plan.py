@@ -82,10 +82,8 @@ def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
     for info in plan.source.tensors.values():
         by_file[info.file.name].append(info)
     for file, tensors in by_file.items():
-        with (
-            replaced(directory / file) as out,
-            writing_tensors(out, plan.files[file]) as append,
-        ):
+        parts = dict(sorted(plan.files[file].items()))
+        with replaced(directory / file) as out, writing_tensors(out, parts) as append:
             for info in tensors:
                 if info.name in plan.quantized:
                     _write_quantized(append, info, plan.scheme, advance)
