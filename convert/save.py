@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from convert.files.safetensors_files import DTYPES, SINGLE_FILE, encode_header
+from convert.files.safetensors_files import DTYPES, SINGLE_FILE, TensorType, writing_tensors
 from convert.fill import named_variables, shapes_of
 from convert.hub.files import PREPROCESSOR
 from convert.models.config_json import draft_to_hf
@@ -105,11 +104,12 @@ def published_config(model: Target | Eagle3Draft, dtype: np.dtype) -> dict[str, 
 
 
 def write_tensors(path: Path, tensors: Iterable[Parameter]) -> None:
-    """Write one safetensors file, widest dtypes first (aligned), reading one tensor at a time."""
-    ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
-    header, _ = encode_header((t.path, _DTYPE_NAMES[t.dtype], t.shape) for t in ordered)
-    chunks = (np.ascontiguousarray(tensor.read()).tobytes() for tensor in ordered)
-    _replace(path, chain([header], chunks))
+    """Write one safetensors file, reading one tensor at a time."""
+    named = {tensor.path: tensor for tensor in tensors}
+    types = {name: TensorType(_DTYPE_NAMES[t.dtype], t.shape) for name, t in named.items()}
+    with replaced(path) as file, writing_tensors(file, types) as append:
+        for name, tensor in named.items():
+            append(name, np.ascontiguousarray(tensor.read()).tobytes())
 
 
 def model_tensors(
@@ -199,12 +199,8 @@ def _known_ids(read: ReadArray, vocab_size: int) -> np.ndarray:
 
 
 def _write_json(path: Path, content: object) -> None:
-    _replace(path, [json.dumps(content, indent=2).encode() + b"\n"])
-
-
-def _replace(path: Path, chunks: Iterable[bytes]) -> None:
     with replaced(path) as file:
-        file.writelines(chunks)
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
 
 
 def _origin(model: Target | Eagle3Draft, shared: Collection[str]) -> Origin:

@@ -16,6 +16,7 @@ from pallas_kernels import gpu
 
 _preferred: ContextVar[str | None] = ContextVar("preferred", default=None)
 _switched_off: ContextVar[frozenset[str]] = ContextVar("switched_off", default=frozenset())
+_exact: ContextVar[bool] = ContextVar("exact", default=False)
 _log = logging.getLogger(__name__)
 Form = Callable[..., Any] | str
 """A function, or the reason why it cannot run here."""
@@ -67,6 +68,26 @@ def prefer(implementation: str | None, switched_off: Collection[str] = ()) -> It
     finally:
         _preferred.reset(tokens[0])
         _switched_off.reset(tokens[1])
+
+
+@contextmanager
+def exact_bits(asked: bool) -> Iterator[None]:
+    """Make programs traced in this context give a row the same bits in every batch, if `asked`.
+
+    A kernel that splits its work by the number of sequences fills a GPU at every batch size, but
+    then the order of a row's sums depends on the batch. Do not reuse a traced program outside of
+    the context: JAX's caches do not know about it.
+    """
+    token = _exact.set(asked)
+    try:
+        yield
+    finally:
+        _exact.reset(token)
+
+
+def asks_for_exact_bits() -> bool:
+    """Return whether exact bits are required of the program being traced."""
+    return _exact.get()
 
 
 @contextmanager

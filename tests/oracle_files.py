@@ -12,6 +12,7 @@ PROMPTS = range(5)
 DRAFTS = ("draft_mha_bf16", "draft_mha_d2t_bf16")
 LATENT_DRAFT = "draft_mla_bf16"
 FLOAT_DRAFTS = (*DRAFTS, LATENT_DRAFT)
+MINIMAX_DRAFT = "draft_minimax_bf16"
 WEIGHT_ONLY = "_weight_only"
 QUANTIZED_DRAFTS = {
     "draft_mha_fp8_ptpc_actquant": "draft_mha_fp8_ptpc",

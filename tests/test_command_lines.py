@@ -79,16 +79,19 @@ def test_every_help_ends_with_an_example_that_the_command_takes(
         ("eagle3-train draft --target T --output O --step 3", "--steps"),
         ("eagle3-bench accept --demmo", "--demo"),
         ("eagle3-plan --model M --concurency 8", "--concurrency"),
+        ("eagle3-serve --demo --zzzzzz", None),
     ],
 )
 def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(
-    capsys: pytest.CaptureFixture[str], line: str, meant: str
+    capsys: pytest.CaptureFixture[str], line: str, meant: str | None
 ) -> None:
+    """One that resembles none is refused without a guess."""
     name, *argv = line.split()
     with pytest.raises(SystemExit, match="2"):
         check_flags(COMMANDS[name], argv)
     error = capsys.readouterr().err
-    assert error.endswith(f"did you mean {meant}?\n") and error.count("\n") == 1
+    assert error.partition("did you mean ")[2] == (f"{meant}?\n" if meant else "")
+    assert error.count("\n") == 1
 
 
 def test_commands_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
@@ -102,14 +105,6 @@ def test_commands_import_nothing_from_the_current_folder(tmp_path: Path) -> None
     for process in started:
         said, error = process.communicate()
         assert said.startswith("usage: eagle3-"), error
-
-
-def test_a_flag_that_resembles_none_is_refused_without_a_guess(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        check_flags(COMMANDS["eagle3-serve"], ["--demo", "--zzzzzz"])
-    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

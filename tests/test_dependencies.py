@@ -87,7 +87,8 @@ def modules_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are absolute here"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

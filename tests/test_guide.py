@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -109,17 +109,14 @@ def test_a_page_of_the_guide_can_be_followed_word_for_word(
         (tmp_path / file).write_text(content, encoding="utf-8")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     variables = os.environ | {"PATH": path, "HOME": f"{home}", "JAX_PLATFORMS": "cpu"}
-    server = None
-    try:
+    with ExitStack() as server:
         for command in commands(PAGES[name]):
             if reasons(command):
                 continue
             here = command.replace("/tmp/", f"{tmp_path}/")
             if here.startswith("eagle3-serve") and "--print-completion" not in here:
-                if server is not None:
-                    server.__exit__(None, None, None)
-                server = serving(here, variables, tmp_path)
-                server.__enter__()
+                server.close()
+                server.enter_context(serving(here, variables, tmp_path))
                 continue
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", here],
@@ -133,6 +130,3 @@ def test_a_page_of_the_guide_can_be_followed_word_for_word(
             assert not command.startswith("curl") or '"error"' not in done.stdout, done.stdout
             for part, printed in SHOWN.items():
                 assert part not in command or printed in done.stdout, f"{command}\n{done.stdout}"
-    finally:
-        if server is not None:
-            server.__exit__(None, None, None)

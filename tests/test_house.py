@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from test_dependencies import ROOT, parse
+
 PRODUCT = ("pallas_kernels", "eagle3_jax", "convert", "serve")
 PACKAGES = (*PRODUCT, "tools")
 MODULES_A_FOLDER = 24
@@ -24,10 +25,6 @@ def python_files(*folders: str) -> list[Path]:
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_folders_are_seen_at_once() -> None:

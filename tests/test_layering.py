@@ -1,12 +1,13 @@
 """Imports point down, from eagle3_tools to pallas_kernels, and in serve/ as ROOMS allows."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from test_dependencies import ROOT, modules_of, parse
 
-ROOT = Path(__file__).parents[1]
 FLOORS = ("pallas_kernels", "eagle3_jax", "convert", "serve", "eagle3_tools")
 FOLDERS = {floor: ROOT / floor for floor in FLOORS} | {"eagle3_tools": ROOT / "tools"}
 NOT_BELOW = {
@@ -55,16 +56,15 @@ NOT_IN_ROOM = {
 """The engine's room has no HTTP; chat formats and images have no request or response bodies."""
 
 
+@cache
+def modules_imported(path: Path) -> set[str]:
+    """Return the modules that a file imports from, anywhere in it."""
+    return set(modules_of(ast.walk(parse(path))))
+
+
 def imported(path: Path) -> set[str]:
     """Return the top-level packages that a file imports anywhere."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute here"
-            names.add((node.module or "").partition(".")[0])
-    return names
+    return {module.partition(".")[0] for module in modules_imported(path)}
 
 
 def exempt(path: Path) -> set[str]:
@@ -83,15 +83,6 @@ def test_imports_point_down(floor: str) -> None:
         if (found := imported(path) & (above | NOT_BELOW[floor] | {"tests"}) - exempt(path))
     }
     assert not wrong
-
-
-def modules_imported(path: Path) -> set[str]:
-    """Modules that a file imports from, anywhere in it."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
 
 
 def module_graph() -> dict[str, set[str]]:
@@ -128,15 +119,7 @@ def test_the_parts_of_the_engine_import_one_way() -> None:
 
 def rooms_imported(path: Path) -> set[str]:
     """Return rooms of serve/, or modules directly in it, that a file imports."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "serve":
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and f"{node.module}".startswith("serve."):
-            names.add(f"{node.module}".split(".")[1])
-        elif isinstance(node, ast.Import):
-            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("serve.")}
-    return names
+    return {name.split(".")[1] for name in modules_imported(path) if name.startswith("serve.")}
 
 
 def test_every_folder_of_serve_is_a_room_that_the_matrix_knows() -> None:
@@ -166,6 +149,6 @@ def test_rooms_import_rightward(room: str) -> None:
 
 def test_the_engines_room_names_no_http_status() -> None:
     for path in (ROOT / "serve" / "engine").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, int):
                 assert not 400 <= node.value < 600, f"{path}:{node.lineno}"

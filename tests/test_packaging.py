@@ -2,22 +2,16 @@
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from test_dependencies import OF_WORKSHOP, PROJECT, ROOT, WORKSHOP, parse
 
-ROOT = Path(__file__).parents[1]
 PACKAGES = {"eagle3_jax", "pallas_kernels", "convert", "serve"}
-WORKSHOP = ROOT / "tools"
-PROJECT, TOOLS = (
-    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    for folder in (ROOT, WORKSHOP)
-)
 COMMANDS = {
     name: (folder, entry_point)
-    for folder, project in ((ROOT, PROJECT), (WORKSHOP, TOOLS))
+    for folder, project in ((ROOT, PROJECT), (WORKSHOP, OF_WORKSHOP))
     for name, entry_point in project["project"]["scripts"].items()
 }
 FOLDERS = {package: ROOT / package for package in PACKAGES} | {
@@ -33,8 +27,8 @@ def test_every_package_of_the_root_ships() -> None:
 
 def test_product_and_workshop_have_one_version() -> None:
     version = PROJECT["project"]["version"]
-    assert TOOLS["project"]["version"] == version
-    assert TOOLS["project"]["dependencies"] == [f"eagle3-jax=={version}"]
+    assert OF_WORKSHOP["project"]["version"] == version
+    assert OF_WORKSHOP["project"]["dependencies"] == [f"eagle3-jax=={version}"]
     assert PROJECT["project"]["optional-dependencies"]["tools"] == [f"eagle3-jax-tools=={version}"]
     newest = re.search(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -67,8 +61,7 @@ def test_every_command_has_its_function(command: str) -> None:
     folder, entry_point = COMMANDS[command]
     module, _, function = entry_point.partition(":")
     path = folder / Path(*module.split(".")).with_suffix(".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert function in {node.name for node in parse(path).body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,6 @@ class Totals:
     nbytes: int = 0
     device_nbytes: int = 0
 
-    def add(self, nbytes: int, device_nbytes: int) -> None:
-        """Add one tensor to the sums."""
-        self.tensors += 1
-        self.nbytes += nbytes
-        self.device_nbytes += device_nbytes
-
 
 @dataclass
 class Summary:
@@ -77,13 +71,13 @@ class Summary:
     skipped: dict[str, Totals] = field(default_factory=dict)
 
     def add(self, line: TensorLine, device_nbytes: int) -> None:
-        """Add one line to the totals."""
-        if line.skipped_reason is None:
-            group = self.by_format.setdefault(line.format, Totals())
-        else:
-            group = self.skipped.setdefault(line.skipped_reason, Totals())
-        for totals in (self.everything, group):
-            totals.add(line.nbytes, device_nbytes)
+        groups, name = self.by_format, line.format
+        if line.skipped_reason is not None:
+            groups, name = self.skipped, line.skipped_reason
+        for totals in (self.everything, groups.setdefault(name, Totals())):
+            totals.tensors += 1
+            totals.nbytes += line.nbytes
+            totals.device_nbytes += device_nbytes
 
 
 def plan_lines(conversion: Conversion) -> Iterator[TensorLine]:
@@ -115,7 +109,8 @@ def print_plan(
     for line in lines:
         device_nbytes = line.device_bytes(mesh)
         summary.add(line, device_nbytes)
-        out.write(_json(line, device_nbytes) if as_json else _text(line, device_nbytes))
+        fields = {**asdict(line), "device_nbytes": device_nbytes}
+        out.write(f"{json.dumps(fields) if as_json else _text(line, device_nbytes)}\n")
     if as_json:
         out.write(json.dumps({"totals": asdict(summary)}) + "\n")
     return summary
@@ -154,12 +149,8 @@ def _cells(totals: Totals) -> tuple[str, ...]:
 
 def _text(line: TensorLine, device_nbytes: int) -> str:
     if line.skipped_reason is not None:
-        return f"{line.name}  {line.nbytes} B  skipped: {line.skipped_reason}\n"
+        return f"{line.name}  {line.nbytes} B  skipped: {line.skipped_reason}"
     return (
         f"{line.name}  {line.nbytes} B  {line.format}  by {line.rule}  -> {line.path} "
-        f"{list(line.shape or ())}  {device_nbytes} B a device\n"
+        f"{list(line.shape or ())}  {device_nbytes} B a device"
     )
-
-
-def _json(line: TensorLine, device_nbytes: int) -> str:
-    return json.dumps({**asdict(line), "device_nbytes": device_nbytes}) + "\n"

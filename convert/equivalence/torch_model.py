@@ -111,7 +111,7 @@ class ChosenExperts(nn.Module):
 
 
 class TorchModel:
-    """The parts of the published model that a comparison runs, in float32."""
+    """The parts of the published model that a comparison runs, in float32; see `OurModel`."""
 
     def __init__(self, directory: Path, stack: ExitStack):
         published = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -124,12 +124,10 @@ class TorchModel:
         self._rotary = self._family.part("RotaryEmbedding")(self.config)
 
     def embed(self, token_ids: list[int]) -> torch.Tensor:
-        """Return embeddings, [1, tokens, hidden]."""
         return self._tensors.weight("embed_tokens")[token_ids][None]
 
     @torch.no_grad()
     def layer(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """Run one decoder layer with causal attention over the rows of `x`."""
         layer = self._load_layer(index)
         length = x.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
@@ -138,7 +136,6 @@ class TorchModel:
 
     @torch.no_grad()
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the final norm and the head."""
         norm = self._family.part("RMSNorm")(self.config.hidden_size, eps=self.config.rms_norm_eps)
         norm.weight.data = self._tensors.weight("norm")
         return norm(x) @ self._tensors.weight("lm_head").T

@@ -14,12 +14,10 @@ def box_of(index: tuple[slice, ...] | None, shape: Sequence[int]) -> Box:
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """Return the box of a whole array."""
     return tuple(slice(0, size) for size in shape)
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """Return the shape of the elements in a box."""
     return tuple(axis.stop - axis.start for axis in box)
 
 

@@ -1,4 +1,4 @@
-"""Read checkpoints of safetensors files: headers strictly, tensors lazily; encode headers.
+"""Read checkpoints of safetensors files: headers strictly, tensors lazily; and write one file.
 
 Layout of a file (https://huggingface.co/docs/safetensors): u64 header length, JSON header, tensor
 bytes without gaps. Headers are parsed here, not by a library, so that every defect of a download
@@ -8,10 +8,11 @@ gives a clear message before a weight is read.
 import json
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -49,25 +50,30 @@ DTYPES: dict[str, np.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """One tensor of a header; `start` is its offset in bytes from the start of the file."""
+Append = Callable[[str, bytes], None]
+"""A function that writes the next bytes of one tensor."""
 
-    name: str
+
+@dataclass(frozen=True)
+class TensorType:
+    """Dtype, by safetensors' name, and shape of a tensor."""
+
     dtype: str
     shape: tuple[int, ...]
-    file: Path
-    start: int
 
     @property
     def nbytes(self) -> int:
         """Size of the tensor's data in bytes."""
-        return tensor_bytes(self.dtype, self.shape)
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
-    """Return the size of a tensor's data; `dtype` is safetensors' name."""
-    return math.prod(shape) * DTYPES[dtype].itemsize
+@dataclass(frozen=True)
+class TensorInfo(TensorType):
+    """One tensor of a header; `start` is its offset in bytes from the start of the file."""
+
+    name: str
+    file: Path
+    start: int
 
 
 @dataclass(frozen=True)
@@ -144,24 +150,33 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def encode_header(
-    tensors: Iterable[tuple[str, str, tuple[int, ...]]],
-) -> tuple[bytes, dict[str, int]]:
-    """Encode the header of a file of tensors (name, dtype, shape).
+@contextmanager
+def writing_tensors(file: BinaryIO, tensors: Mapping[str, TensorType]) -> Iterator[Append]:
+    """Write a header, then the tensors, which the block appends in parts and in any order.
 
-    Returns the file's first bytes and each tensor's data offset, aligned if wider dtypes come
-    first.
+    Wider dtypes come first, so that all tensors are aligned.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     starts, end = {}, 0
-    for name, dtype, shape in tensors:
-        starts[name], end = end, end + tensor_bytes(dtype, shape)
-        offsets = [starts[name], end]
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+    for name in sorted(tensors, key=lambda name: -DTYPES[tensors[name].dtype].itemsize):
+        starts[name], end = end, end + tensors[name].nbytes
+        header[name] = {
+            "dtype": tensors[name].dtype,
+            "shape": list(tensors[name].shape),
+            "data_offsets": [starts[name], end],
+        }
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    first = struct.pack("<Q", len(encoded)) + encoded
-    return first, {name: len(first) + start for name, start in starts.items()}
+    file.write(struct.pack("<Q", len(encoded)) + encoded)
+    data_start, written = file.tell(), dict.fromkeys(tensors, 0)
+
+    def append(name: str, data: bytes) -> None:
+        file.seek(data_start + starts[name] + written[name])
+        file.write(data)
+        written[name] += len(data)
+
+    yield append
+    assert written == {name: one.nbytes for name, one in tensors.items()}, "a tensor is not whole"
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -210,7 +225,7 @@ def _parse_entry(path: Path, name: str, entry: Any, data_start: int) -> TensorIn
         )
     if not _is_shape(shape) or not type(start) is type(end) is int:
         raise ValueError(f"{path}: damaged header entry of {name}: {brief(entry)}")
-    info = TensorInfo(name, dtype, tuple(shape), path, data_start + start)
+    info = TensorInfo(dtype, tuple(shape), name, path, data_start + start)
     if start < 0 or end - start != info.nbytes:
         raise ValueError(f"{path}: offsets of {name} do not fit its shape: {brief(entry)}")
     return info

@@ -140,7 +140,6 @@ def _bars_of(progress: ByteProgress, stopped: Event) -> type[_Silent]:
 
 
 def _cache_of(source: Source) -> Path:
-    """Return the cache directory of a source's files."""
     return Path(source.cache or constants.HF_HUB_CACHE)
 
 
@@ -166,7 +165,6 @@ def _explained(error: Exception, source: Source) -> OSError:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return the error and its chain of causes."""
     found: list[BaseException] = []
     while error not in found:
         found.append(error)
@@ -175,7 +173,6 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _refused(error: HfHubHTTPError, source: Source) -> str:
-    """Explain an HTTP error of the hub."""
     where, status = constants.ENDPOINT, error.response.status_code
     token = "the token in use" if get_token() else "anybody without a token (HF_TOKEN is not set)"
     if isinstance(error, GatedRepoError):

@@ -34,7 +34,6 @@ def _without_model_prefix(name: str) -> str:
 
 
 def _with_model_prefix(name: str) -> str:
-    """Return the released spelling of a canonical name."""
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 

@@ -107,7 +107,6 @@ def _weight_misfits(
     sources: Sequence[tuple[str, Source]],
     parameters: Mapping[str, tuple[int, ...]],
 ) -> list[str]:
-    """Return errors in form, dtype and shape."""
     misfits = []
     if weight.form is None and weight.tensor.dtype not in rule.dtypes:
         misfits.append(

@@ -88,7 +88,6 @@ def _compare_one(ours: Weight, theirs: Weight) -> tuple[TensorError, float, floa
 
 
 def _read(weight: Weight, rows: slice) -> np.ndarray:
-    """Read rows in float32."""
     if weight.form is not None:
         return read_dequantized(weight, rows)
     return read_rows(weight.tensor, rows).astype(np.float32)

@@ -4,10 +4,8 @@ One slab of rows is in memory at a time, whatever the size of the shards.
 """
 
 import math
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,23 +13,22 @@ import numpy as np
 
 from convert.files.box import row_slabs
 from convert.files.safetensors_files import (
-    DTYPES,
+    Append,
     Checkpoint,
     TensorInfo,
-    encode_header,
+    TensorType,
+    listed,
     read_rows,
+    writing_tensors,
 )
-from convert.quantize.schemes import Part, Quantizer
+from convert.quantize.schemes import Quantizer
 from convert.quantize.select import Selection
+from eagle3_jax.replace_file import replaced
 
 Advance = Callable[[int], None]
 """A function that receives the number of source bytes read since its last call."""
-Append = Callable[[str, bytes], None]
-"""A function that writes the next bytes of one tensor."""
 SHAPE = "weight_shape"
 WEIGHT = "weight"
-LISTED = 20
-"""Maximum number of weights that an error names."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class QuantizePlan:
     scheme: Quantizer
     selection: Selection
     quantized: frozenset[str] = field(repr=False)
-    files: dict[str, dict[str, Part]] = field(repr=False)
+    files: dict[str, dict[str, TensorType]] = field(repr=False)
 
     @property
     def bytes_read(self) -> int:
@@ -61,28 +58,22 @@ class QuantizePlan:
 def make_quantize_plan(source: Checkpoint, scheme: Quantizer, selection: Selection) -> QuantizePlan:
     """Lay out every file; one ValueError lists the weights that the scheme cannot store."""
     chosen = frozenset(f"{module}.{WEIGHT}" for module in selection.quantized)
-    files: defaultdict[str, dict[str, Part]] = defaultdict(dict)
+    files: defaultdict[str, dict[str, TensorType]] = defaultdict(dict)
     misfits = []
     for name, info in source.tensors.items():
+        if name not in chosen:
+            files[info.file.name][name] = info
+            continue
         try:
-            written = parts_of(info, scheme if name in chosen else None)
+            parts = scheme.parts(info.shape)
         except ValueError as error:
             misfits.append(f"{name} {list(info.shape)}: {error}")
             continue
-        files[info.file.name] |= written
+        module = name.removesuffix(WEIGHT)
+        files[info.file.name] |= {module + part: written for part, written in parts.items()}
     if misfits:
-        more = [f"and {len(misfits) - LISTED} more"] if len(misfits) > LISTED else []
-        listed = "\n  ".join([*misfits[:LISTED], *more])
-        raise ValueError(f"{scheme.name} can't hold these weights; exclude them:\n  {listed}")
+        raise ValueError(f"{scheme.name} can't hold these weights; exclude them:{listed(misfits)}")
     return QuantizePlan(source, scheme, selection, chosen, dict(files))
-
-
-def parts_of(info: TensorInfo, scheme: Quantizer | None) -> dict[str, Part]:
-    """Return a source tensor's output tensors by full name; without a scheme, the tensor itself."""
-    if scheme is None:
-        return {info.name: Part(info.dtype, info.shape)}
-    module = info.name.removesuffix(WEIGHT)
-    return {module + part: written for part, written in scheme.parts(info.shape).items()}
 
 
 def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
@@ -91,33 +82,13 @@ def write_files(plan: QuantizePlan, directory: Path, advance: Advance) -> None:
     for info in plan.source.tensors.values():
         by_file[info.file.name].append(info)
     for file, tensors in by_file.items():
-        with _shard_file(directory / file, plan.files[file]) as append:
+        parts = dict(sorted(plan.files[file].items()))
+        with replaced(directory / file) as out, writing_tensors(out, parts) as append:
             for info in tensors:
                 if info.name in plan.quantized:
                     _write_quantized(append, info, plan.scheme, advance)
                 else:
                     _copy(append, info, advance)
-
-
-@contextmanager
-def _shard_file(path: Path, parts: Mapping[str, Part]) -> Iterator[Append]:
-    """Create a file with a complete header; its tensors are appended in parts, in any order."""
-    # Widest dtypes first, so that all tensors are aligned.
-    order = sorted(parts, key=lambda name: (-DTYPES[parts[name].dtype].itemsize, name))
-    header, offsets = encode_header((n, parts[n].dtype, parts[n].shape) for n in order)
-    ends = {name: offsets[name] + part.nbytes for name, part in parts.items()}
-    with path.open("xb") as file:
-
-        def append(name: str, data: bytes) -> None:
-            file.seek(offsets[name])
-            file.write(data)
-            offsets[name] += len(data)
-
-        file.write(header)
-        yield append
-        assert offsets == ends, "a tensor is not whole"
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _write_quantized(append: Append, info: TensorInfo, scheme: Quantizer, advance: Advance) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from convert.files.safetensors_files import tensor_bytes
+from convert.files.safetensors_files import TensorType
 from convert.published.forms import FP8_BLOCK, FP8_CHANNEL, INT4_GROUP, INT4_LINEAR, MXFP4, Form
 from convert.published.nibbles import flip_offset_binary, pack_pairs, pairs_to_words
 from pallas_kernels.quantized.formats import BLOCK, E8M0_BIAS, GROUP
@@ -27,19 +27,6 @@ QUARTER = 0x200000
 
 
 @dataclass(frozen=True)
-class Part:
-    """One tensor to be written; `dtype` is safetensors' name."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the tensor's data in bytes."""
-        return tensor_bytes(self.dtype, self.shape)
-
-
-@dataclass(frozen=True)
 class Quantizer:
     """A quantiser of weights [out, in]; `name` is its spelling in `--scheme`.
 
@@ -55,7 +42,7 @@ class Quantizer:
     row_block: int = 1
     scale_dtype: str = "F32"
 
-    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+    def parts(self, shape: tuple[int, ...]) -> dict[str, TensorType]:
         """Return one weight's tensors by name suffix; ValueError if its shape does not fit."""
         (outputs, inputs), (unit, why) = shape, self.unit
         if inputs % unit:
@@ -64,7 +51,9 @@ class Quantizer:
         shapes = {part: allowed[0] for part, allowed in others.items()}
         shapes[self.form.main] = (outputs, inputs // self.form.values_per_word)
         return {
-            part: Part(self.scale_dtype if part in self.form.scales else dtypes[0], shapes[part])
+            part: TensorType(
+                self.scale_dtype if part in self.form.scales else dtypes[0], shapes[part]
+            )
             for part, dtypes in self.form.parts.items()
         }
 

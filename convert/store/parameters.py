@@ -46,7 +46,6 @@ class Parameter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -59,7 +58,6 @@ class Item:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the parameters in bytes."""
         return sum(parameter.nbytes for parameter in self.parameters)
 
 
@@ -101,27 +99,6 @@ def for_arch(parameters: Sequence[Parameter], arch: str) -> tuple[Parameter, ...
     return tuple(_converted(parameter, kernels) for parameter in parameters)
 
 
-def fnuz_values(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Convert float8_e4m3fn to float8_e4m3fnuz of half the value; ValueError for NaN.
-
-    Only the byte 0x80 changes: minus zero in e4m3fn, NaN in e4m3fnuz. `out` may be any memory of
-    the same size, even that of `values`.
-    """
-    out = np.empty(values.shape, E4M3FNUZ) if out is None else out.view(E4M3FNUZ)
-    codes, converted = (array.reshape(-1).view(np.uint8) for array in (values, out))
-    for start in range(0, codes.size, _BLOCK):
-        block = codes[start : start + _BLOCK]
-        if ((block & _NAN_BITS) == _NAN_BITS).any():
-            raise ValueError("fp8 values hold NaN (0x7F or 0xFF)")
-        converted[start : start + _BLOCK] = np.where(block == _MINUS_ZERO, 0, block)
-    return out
-
-
-def fnuz_scale(scale: np.ndarray) -> np.ndarray:
-    """Return the scale for `fnuz_values`, in the same dtype."""
-    return scale * scale.dtype.type(2)
-
-
 def checksum(array: np.ndarray) -> str:
     """Return the hexadecimal digest of an array's bytes, without shape and dtype."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -140,15 +117,22 @@ def all_finite(array: np.ndarray) -> bool:
 
 def _converted(parameter: Parameter, kernels: set[str]) -> Parameter:
     if parameter.path.removesuffix("scale") in kernels:
-        return replace(parameter, read=lambda: fnuz_scale(parameter.read()))
+        return replace(parameter, read=lambda: parameter.read() * parameter.dtype.type(2))
     if parameter.path.removesuffix("values") in kernels:
         return replace(parameter, dtype=E4M3FNUZ, read=lambda: _read_fnuz(parameter))
     return parameter
 
 
 def _read_fnuz(parameter: Parameter) -> np.ndarray:
+    """Read float8_e4m3fn as float8_e4m3fnuz of half the value; ValueError for NaN.
+
+    Only the byte 0x80 changes: minus zero in e4m3fn, NaN in e4m3fnuz.
+    """
     values = parameter.read()
-    try:
-        return fnuz_values(values, out=values)
-    except ValueError as error:
-        raise ValueError(f"{parameter.path}: {error}") from error
+    codes = values.reshape(-1).view(np.uint8)
+    for start in range(0, codes.size, _BLOCK):
+        block = codes[start : start + _BLOCK]
+        if ((block & _NAN_BITS) == _NAN_BITS).any():
+            raise ValueError(f"{parameter.path}: fp8 values hold NaN (0x7F or 0xFF)")
+        block[block == _MINUS_ZERO] = 0
+    return values.view(E4M3FNUZ)

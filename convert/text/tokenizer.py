@@ -116,7 +116,6 @@ class Tokenizer:
         return render(self.template, messages, **{**defaults, **options})
 
     def _encode_marked(self, text: str, add_special: bool, most: int | None) -> list[int]:
-        """Encode text without the marks in it."""
         size = len(text.replace(MARK, "").encode(errors="replace"))
         if most is not None and size > most * self.longest_token:
             raise TooManyTokens(most)

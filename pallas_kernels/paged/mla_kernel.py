@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from pallas_kernels import gpu
-from pallas_kernels.exact import asks_for_exact_bits
+from pallas_kernels.dispatch import asks_for_exact_bits
 from pallas_kernels.paged.context_part import (
     AttentionTiles,
     ContextPart,

@@ -1,7 +1,7 @@
 """Copies of checkpoints with tensors or configuration changed."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,15 @@ from convert.files.safetensors_files import open_checkpoint
 
 Tensors = dict[str, np.ndarray]
 Change = Callable[[Any], Any]
+
+
+def put(value: Any, place: Sequence[Any], new: Any) -> Any:
+    """A JSON value with another one at a place in it; the rest of it is shared."""
+    if not place:
+        return new
+    changed = value.copy()
+    changed[place[0]] = put(value[place[0]] if len(place) > 1 else None, place[1:], new)
+    return changed
 
 
 def copy_edited(

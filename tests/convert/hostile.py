@@ -9,8 +9,14 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from oracle_files import ORACLES
+from sparse_checkpoint import header_of
 
-from convert.files.safetensors_files import INDEX_FILE, SINGLE_FILE, open_checkpoint
+from convert.files.safetensors_files import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    TensorType,
+    open_checkpoint,
+)
 
 LONGEST_LINE = 1000
 GOLDEN = (
@@ -76,22 +82,22 @@ def golden_config(name: str) -> dict[str, Any]:
     return config
 
 
-def golden_entries(name: str) -> dict[str, tuple[str, list[int]]]:
-    """Its tensors: name -> dtype and shape."""
+Entries = dict[str, tuple[str, list[int]]]
+"""Tensors of a file: name -> dtype and shape."""
+
+
+def golden_entries(name: str) -> Entries:
     tensors = open_checkpoint(ORACLES / name).tensors
     return {info.name: (info.dtype, list(info.shape)) for info in tensors.values()}
 
 
-def header_of(entries: dict[str, tuple[str, list[int]]], widths: dict[str, int]) -> dict[str, Any]:
-    """A sound header for these tensors; widths: bytes of an element."""
-    header, end = {}, 0
-    for name, (dtype, shape) in entries.items():
-        size = widths[dtype]
-        for n in shape:
-            size *= n
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    return header
+def sound_header(entries: Entries) -> tuple[bytes, int]:
+    """A header for these tensors, and the bytes of data behind it."""
+    sizes = {
+        name: TensorType(dtype, tuple(shape)).nbytes for name, (dtype, shape) in entries.items()
+    }
+    header, size = header_of((name, *entry, sizes[name]) for name, entry in entries.items())
+    return json.dumps(header).encode(), size
 
 
 def write_checkpoint(directory: Path, header: bytes, data_bytes: int, config: bytes) -> Path:

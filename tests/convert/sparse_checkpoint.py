@@ -9,7 +9,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ def write_sparse(
     for shard, start in enumerate(range(0, len(tensors), share)):
         members = tensors[start : start + share]
         file = f"model-{shard + 1:05d}-of-{shards:06d}.safetensors"
-        write_hole(directory / file, members)
+        os.truncate(directory / file, write_header(directory / file, members))
         weight_map |= {name: file for name, *_ in members}
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
@@ -89,21 +89,21 @@ def listed_tensors(manifest: dict[str, Any], most: Mapping[str, int]) -> Iterato
             yield name, entry["dtype"], entry["shape"], entry["bytes_each"]
 
 
-def write_hole(file: Path, tensors: list[Listed]) -> None:
-    """Writes a header, and behind it a hole in place of the data."""
-    os.truncate(file, write_header(file, tensors))
-
-
-def write_header(file: Path, tensors: list[Listed]) -> int:
-    """Begins a file with these tensors; returns how many bytes it will have."""
-    header: dict[str, Any] = {}
-    end = 0
+def header_of(tensors: Iterable[Listed]) -> tuple[dict[str, Any], int]:
+    """A file's header, and the bytes of data behind it."""
+    header, end = {}, 0
     for name, dtype, shape, nbytes in tensors:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + nbytes]}
         end += nbytes
+    return header, end
+
+
+def write_header(file: Path, tensors: Iterable[Listed]) -> int:
+    """Begins a file with these tensors; returns how many bytes it will have."""
+    header, size = header_of(tensors)
     encoded = json.dumps(header, separators=(",", ":")).encode()
     file.write_bytes(struct.pack("<Q", len(encoded)) + encoded)
-    return 8 + len(encoded) + end
+    return 8 + len(encoded) + size
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edited import put
 from hostile import GOLDEN, JSON_VALUES, fuzz, golden_config, nested, opens_or_says_why
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,11 +110,7 @@ TEXT, QUANTIZATION = ("text_config",), ("quantization_config",)
 )
 def test_a_damaged_field(name: str, place: tuple[str, ...], value: Any, tmp_path: Path) -> None:
     source = writable_copy(name, tmp_path)
-    config = golden_config(name)
-    holder = config
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1]] = value
+    config = put(golden_config(name), place, value)
     if place[-1] == "num_attention_heads":
         config.pop("head_dim", None)
     (source / "config.json").write_text(json.dumps(config), encoding="utf-8")

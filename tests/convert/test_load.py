@@ -1,6 +1,5 @@
 """Loading: layouts, types, sharing and overrides."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,15 +35,6 @@ def test_targets_under_other_prefixes_are_the_same(
     # A bare text model has no place for images.
     assert loaded.config == replace(target.config, media_placeholder_token_id=None)
     assert_same_weights(loaded, target)
-
-
-@pytest.mark.parametrize("prefix", ["layers.0.", "model.layers.0.", "model.midlayer."])
-def test_draft_layouts_are_the_same(target: Target, prefix: str, tmp_path: Path) -> None:
-    def rename(tensors: Tensors) -> Tensors:
-        return {re.sub(r"^midlayer\.", prefix, name): t for name, t in tensors.items()}
-
-    renamed = copy_edited(REDUCED, tmp_path / "renamed", tensors=rename)
-    assert_same_weights(load_draft(renamed, target), load_draft(REDUCED, target))
 
 
 def test_float16_and_float32_files_are_cast_to_the_run_dtype(

@@ -22,15 +22,6 @@ class Chain:
     states: np.ndarray
 
 
-@dataclass(frozen=True)
-class Round:
-    """One draft-verify round: candidates (root first), drafts accepted, the target's next token."""
-
-    candidates: list[int]
-    accepted: int
-    next: int
-
-
 def padded(rows: Sequence[int] | np.ndarray) -> jax.Array:
     """Rows (token ids or features) followed by zeros up to MAX_ROWS."""
     array = np.asarray(rows)

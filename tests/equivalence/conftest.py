@@ -1,4 +1,4 @@
-"""The golden pair, loaded once."""
+"""The golden pairs, loaded once."""
 
 import pytest
 from oracle_files import ORACLES, QUANTIZED_DRAFTS, WEIGHT_ONLY
@@ -14,11 +14,15 @@ def target() -> Target:
 
 
 @pytest.fixture(scope="session")
-def draft(request: pytest.FixtureRequest, target: Target) -> Eagle3Draft:
-    """The draft whose golden file is the parameter."""
+def minimax() -> Target:
+    return load_target(ORACLES / "minimax_bf16")
+
+
+@pytest.fixture(scope="session")
+def pair(request: pytest.FixtureRequest) -> tuple[Target, Eagle3Draft]:
+    """The draft whose golden file is the parameter, and its target."""
     name: str = request.param
-    return load_draft(
-        ORACLES / QUANTIZED_DRAFTS.get(name, name),
-        target,
-        quantize_activations=not name.endswith(WEIGHT_ONLY),
-    )
+    target = request.getfixturevalue("minimax" if "minimax" in name else "target")
+    directory = ORACLES / QUANTIZED_DRAFTS.get(name, name)
+    as_published = not name.endswith(WEIGHT_ONLY)
+    return target, load_draft(directory, target, quantize_activations=as_published)

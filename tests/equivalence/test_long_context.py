@@ -36,7 +36,7 @@ JUMPS = [
     [LAST, 0, 131_072, 17, 262_000, 17, 99_999, 1, LAST - 1, 70_000, 70_001, LAST, 3],
 ]
 """Positions of two sequences: one that goes up to the last, and one back and forth."""
-PAGE_SIZE, ANSWER = 4, 32
+ANSWER = 32
 SIZES = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "n_routed_experts": 8}
 SIZES |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
 """Of which two devices have halves, and for which there is a draft."""
@@ -89,8 +89,11 @@ def test_logits_are_those_of_transformers_at_positions_that_jump(
     models: Models, cached: bool
 ) -> None:
     theirs, target = models
-    ids, run = random_ids(*np.shape(JUMPS)), paged_logits if cached else whole_logits
-    ours = run(target, jnp.asarray(ids), jnp.asarray(JUMPS))
+    ids, positions = random_ids(*np.shape(JUMPS)), jnp.asarray(JUMPS)
+    if cached:
+        ours = paged_logits(target, ids, positions, [10, 1, 1, 1], page_size=4, pages=4)
+    else:
+        ours = whole_logits(target, jnp.asarray(ids), positions)
     expected = logits_at(theirs, ids, JUMPS)
     assert np.abs(expected - logits_at(theirs, ids, np.minimum(JUMPS, LAST - 1))).max() > 0.01
     np.testing.assert_allclose(ours, expected, rtol=0, atol=FLOAT32_ATOL)
@@ -101,25 +104,38 @@ def whole_logits(target: Target, ids: jax.Array, positions: jax.Array) -> jax.Ar
     return target.logits(target(ids, positions, ())[0])
 
 
-def paged_logits(target: Target, ids: jax.Array, positions: jax.Array) -> jax.Array:
-    """A chunk, then row after row, through pages of NaN; slots count rows, whatever they are at."""
+def paged_logits(
+    target: Target,
+    ids: np.ndarray,
+    positions: jax.Array,
+    chunks: Sequence[int],
+    *,
+    page_size: int,
+    pages: int,
+) -> np.ndarray:
+    """Chunk after chunk of so many rows, through pages of NaN; slots count rows, whatever they are
+    at. Page tables have so many `pages`."""
     batch, rows = ids.shape
-    table = jnp.asarray(np.random.default_rng(1).permutation(batch * rows).reshape(batch, rows) + 1)
-    shape = (batch * rows + 1, PAGE_SIZE)
+    count = -(-rows // page_size)
+    used = np.random.default_rng(1).permutation(batch * count).reshape(batch, count) + 1
+    table = jnp.asarray(np.pad(used, ((0, 0), (0, pages - count))))
+    shape = (batch * count + 1, page_size)
     pools = tuple(jnp.full((*shape, *row), jnp.nan) for row in target.pool_rows)
 
     @jax.jit
     def call(ids: jax.Array, at: jax.Array, slots: jax.Array, pools: Any) -> Any:
-        view = view_pages(table, slots, jnp.ones(slots.shape, bool), PAGE_SIZE)
+        view = view_pages(table, slots, jnp.ones(slots.shape, bool), page_size)
         hidden, _, pools = target(ids, at, (), pools, view)
         return target.logits(hidden), pools
 
-    logits, first = [], rows - 3
-    for start, end in [(0, first), *((row, row + 1) for row in range(first, rows))]:
-        slots = jnp.broadcast_to(jnp.arange(start, end), (batch, end - start))
-        of_rows, pools = call(ids[:, start:end], positions[:, start:end], slots, pools)
-        logits.append(of_rows)
-    return jnp.concatenate(logits, axis=1)
+    logits, start = [], 0
+    for size in chunks:
+        part = np.s_[:, start : start + size]
+        slots = jnp.broadcast_to(jnp.arange(start, start + size), (batch, size))
+        of_rows, pools = call(jnp.asarray(ids[part]), positions[part], slots, pools)
+        logits.append(np.asarray(of_rows))
+        start += size
+    return np.concatenate(logits, axis=1)
 
 
 @dataclass(frozen=True)
@@ -173,29 +189,10 @@ def test_a_long_prompt_has_the_logits_that_transformers_gives_it(
     """Every token and position is compared, chunk after chunk through pages of NaN."""
     theirs, target = models
     prompt = long_prompt(pytestconfig)
-    found = chunked_logits(target, prompt, chunk=512)
+    positions, chunks = jnp.arange(len(prompt))[None], [512] * (len(prompt) // 512)
+    every = (LAST + 1) // 64  # pages of all 262,144 positions
+    (found,) = paged_logits(target, prompt[None], positions, chunks, page_size=64, pages=every)
     check_near(found, logits_of(theirs, prompt).numpy(), f"logits of {len(prompt)} tokens")
-
-
-def chunked_logits(target: Target, prompt: np.ndarray, chunk: int) -> np.ndarray:
-    """[tokens, vocab], with a page table of all 262,144 positions."""
-    size, count = 64, (LAST + 1) // 64
-    used = np.random.default_rng(1).permutation(len(prompt) // size) + 1
-    table = jnp.asarray(np.pad(used, (0, count - len(used)))[None])
-    pools: Any = tuple(jnp.full((len(used) + 1, size, *row), jnp.nan) for row in target.pool_rows)
-
-    @jax.jit
-    def call(ids: jax.Array, at: jax.Array, pools: Any) -> Any:
-        view = view_pages(table, at, jnp.ones(at.shape, bool), size)
-        hidden, _, pools = target(ids, at, (), pools, view)
-        return target.logits(hidden), pools
-
-    logits = []
-    for start in range(0, len(prompt), chunk):
-        at = jnp.arange(start, start + chunk)[None]
-        of_rows, pools = call(jnp.asarray(prompt[None, start : start + chunk]), at, pools)
-        logits.append(np.asarray(of_rows[0]))
-    return np.concatenate(logits)
 
 
 @pytest.mark.long

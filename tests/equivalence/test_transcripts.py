@@ -1,6 +1,7 @@
 """Whole speculative generations against transcripts of EAGLE's own loop."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,33 +13,28 @@ from engine_rounds import (
     greedy_rounds,
     report_drafts,
 )
-from oracle_files import ALL_DRAFTS, golden_json
+from oracle_files import ALL_DRAFTS, MINIMAX_DRAFT, golden_json
 from sweeps import sweep
 
 from eagle3_jax.engine import Engine, EngineConfig
-from eagle3_jax.models.eagle3 import Eagle3Draft
-from eagle3_jax.models.target import Target
 from eagle3_jax.speculative import round as round_module
 
-CASES = [(name, name, chains) for chains in (SHORT_CHAINS, LONG_CHAINS) for name in ALL_DRAFTS]
-KEPT = [("draft_mla_bf16",) * 2]
+NAMES = (*ALL_DRAFTS, MINIMAX_DRAFT)
+CASES = [(name, name, chains) for chains in (SHORT_CHAINS, LONG_CHAINS) for name in NAMES]
+KEPT = ["draft_mla_bf16", MINIMAX_DRAFT]
 """Trees have the other kind of attention; test_draft_goldens.py has chains of every format."""
 
 
 @pytest.mark.parametrize(
-    ("draft", "name", "chains"),
-    sweep(CASES, [(*names, SHORT_CHAINS) for names in KEPT]),
-    indirect=["draft"],
+    ("pair", "name", "chains"),
+    sweep(CASES, [(name, name, SHORT_CHAINS) for name in KEPT]),
+    indirect=["pair"],
 )
 def test_the_engines_rounds_are_eagles(
-    target: Target,
-    draft: Eagle3Draft,
-    name: str,
-    chains: Chains,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: Any, name: str, chains: Chains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chains every draft of every round, accepted counts and tokens are equal."""
-    check_engine(target, draft, name, chains, monkeypatch)
+    check_engine(*pair, name, chains, monkeypatch)
 
 
 STEPS, TOPK, NODES = 3, 4, 12
@@ -70,10 +66,8 @@ def read_round(report: np.ndarray) -> TreeRound:
     return TreeRound(padded, int(committed) - 1, int(tokens[committed - 1]))
 
 
-@pytest.mark.parametrize("draft", ["draft_mha_bf16"], indirect=True)
-def test_the_engines_trees_are_eagles(
-    target: Target, draft: Eagle3Draft, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("pair", ["draft_mha_bf16"], indirect=True)
+def test_the_engines_trees_are_eagles(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     report_drafts(
         monkeypatch,
         round_module,
@@ -83,7 +77,7 @@ def test_the_engines_trees_are_eagles(
     config = EngineConfig(
         STEPS, max_model_len=128, max_num_seqs=1, eagle_topk=TOPK, num_draft_tokens=NODES
     )
-    engine = Engine(target, draft, config)
+    engine = Engine(*pair, config)
     transcripts = golden_json("draft_mha_bf16")["transcripts"][SETTING]
     for transcript in transcripts:
         expected = [

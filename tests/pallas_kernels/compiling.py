@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from pallas_kernels import gpu
-from pallas_kernels.exact import asks_for_exact_bits
+from pallas_kernels.dispatch import asks_for_exact_bits
 
 
 def compiled(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -39,9 +39,10 @@ class Case:
         return replace(self, **{**chosen, **changed})
 
     def cast(self, dtype: Any) -> "Case":
-        """Queries and pools in another dtype."""
+        """Queries, kernels and pools in another dtype."""
         queries, pools = (tuple(x.astype(dtype) for x in y) for y in (self.queries, self.pools))
-        return replace(self, queries=queries, pools=pools)
+        kernels = {name: kernel.astype(dtype) for name, kernel in self.kernels.items()}
+        return replace(self, queries=queries, pools=pools, kernels=kernels)
 
 
 def make_case(

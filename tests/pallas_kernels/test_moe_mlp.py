@@ -1,7 +1,6 @@
 """The mixture as one operation against float64 loops, on the CPU's forms and on the kernels."""
 
 from itertools import product
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sweeps import sweep
+from test_grouped_mlp import loops as sum_of_experts
 
 from pallas_kernels import GatedKernels, RouterOptions, moe_mlp
 from pallas_kernels.dispatch import prefer
@@ -31,24 +31,16 @@ X, LOGITS, BIAS = normal(TOKENS, HIDDEN), normal(TOKENS, EXPERTS), normal(EXPERT
 STACKS = kernels(EXPERTS, inter=INTER)
 
 
-def swiglu(x: NDArray[Any], gate: Any, up: Any, down: Any) -> NDArray[np.float64]:
-    gate, up, down = (np.asarray(kernel, np.float64) for kernel in (gate, up, down))
-    gated = x @ gate
-    return (gated / (1 + np.exp(-gated)) * (x @ up)) @ down
-
-
 def oracle(shared: GatedKernels | None, held: range) -> NDArray[np.float64]:
     scores = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
-    out = np.zeros(X.shape)
-    for token, row in enumerate(X.astype(np.float64)):
-        chosen = np.argsort(-(scores[token] + BIAS))[: OPTIONS.top_k]
-        for expert in chosen:
-            weight = OPTIONS.scaling * scores[token, expert] / scores[token, chosen].sum()
-            if expert in held:
-                out[token] += weight * swiglu(row, *(stack[expert] for stack in STACKS))
-        if shared is not None:
-            out[token] += swiglu(row, *shared)
-    return out
+    ids = np.argsort(-(scores + BIAS))[:, : OPTIONS.top_k]
+    weights = np.take_along_axis(scores, ids, 1)
+    weights *= OPTIONS.scaling / weights.sum(1, keepdims=True) * np.isin(ids, held)
+    out = sum_of_experts((X, *map(np.asarray, STACKS), ids, weights))
+    if shared is None:
+        return out
+    stacks = [np.asarray(kernel)[None] for kernel in shared]
+    return out + sum_of_experts((X, *stacks, np.zeros((TOKENS, 1)), np.ones((TOKENS, 1))))
 
 
 @pytest.mark.parametrize(

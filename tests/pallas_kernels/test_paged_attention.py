@@ -13,7 +13,7 @@ from paged import HEADS, NAMES, Case, make_case, oracle, run
 from sweeps import sweep
 
 from pallas_kernels import gpu
-from pallas_kernels.exact import exact_bits
+from pallas_kernels.dispatch import exact_bits
 
 KINDS, DECODES = ["mla", "gqa", "chunk"], ["mla", "gqa"]
 PAGES = [(1, 140, 1), (16, 9, 2), (64, 3, 6)]

@@ -1,86 +1,58 @@
 """A context in parts on several devices: the partial attention of each, joined, is the whole."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import paged
 import pytest
 from compiling import compiled, compiled_anew
 from numpy.typing import NDArray
-from paged import NAMES, local_parts, scatter
+from paged import HEAD_DIM, LATENT, NAMES, SCALE, VALUE, Case, local_parts
 from sweeps import sweep
 
 from pallas_kernels import (
     PagedKV,
     attend_share,
     gpu,
-    gqa_decode,
     gqa_share,
     join_shares,
-    mla_decode,
     share_values,
 )
-from pallas_kernels.exact import exact_bits
+from pallas_kernels.dispatch import exact_bits
 from pallas_kernels.paged import mla_kernel
 from pallas_kernels.paged.partial import MASS, unpack
 
-GROUPS, HEADS, WIDTH, ROTATED, VALUE, SCALE = 2, 3, 16, 8, 10, 0.25
-KINDS = ["mla", "gqa"]
+GROUPS, HEADS, KINDS = 2, 3, ["mla", "gqa"]
 each = pytest.mark.parametrize(
     ("kind", "implementation"), sweep(product(KINDS, NAMES), [*product(KINDS, ["xla", "pallas"])])
 )
 each_mla = pytest.mark.parametrize("implementation", sweep(NAMES, ["xla", "pallas"]))
 
 
-@dataclass(frozen=True)
-class Case:
-    """queries: of the heads of GROUPS devices [GROUPS, batch, q_len, HEADS, dim]; values: the
-    kernels of latent attention that a device's own heads multiply."""
-
-    kind: str
-    queries: tuple[Any, ...]
-    pools: tuple[Any, ...]
-    table: Any
-    positions: Any
-    values: Any
-    scales: tuple[Any, ...] = (None, None)
-
-    def cast(self, dtype: Any) -> "Case":
-        queries, pools = (tuple(x.astype(dtype) for x in y) for y in (self.queries, self.pools))
-        return replace(self, queries=queries, pools=pools, values=self.values.astype(dtype))
-
-
 def make_case(kind: str, lengths: list[int], q_len: int = 4, page_size: int = 16) -> Case:
-    """The last q_len positions of each sequence ask; every slot past a length holds NaN."""
-    rng = np.random.default_rng(sum(lengths))
-    row, pages = (1, WIDTH) if kind == "gqa" else (WIDTH + ROTATED,), -(-max(lengths) // page_size)
-    pools, table = [], np.zeros(())
-    for _ in range(1 + (kind == "gqa")):
-        contexts = [rng.normal(size=(n, *row)).astype(np.float32) for n in lengths]
-        # The newest slots weigh most, so that parts differ in mass.
-        rising = np.linspace(0.3, 2, lengths[-1], dtype=np.float32)
-        contexts[-1] *= rising.reshape(-1, *(1,) * len(row))
-        pool, table = scatter(contexts, page_size, pages)
-        pools.append(pool)
+    """With queries of GROUPS devices [GROUPS, batch, q_len, HEADS, dim] and, for latents, the
+    kernels that each device's own heads multiply."""
+    case = paged.make_case(kind, lengths, q_len, page_size, kv_heads=1)
+    rng = np.random.default_rng(1)
     shape = GROUPS, len(lengths), q_len, HEADS
-    dims = (WIDTH,) if kind == "gqa" else (WIDTH, ROTATED)
-    queries = tuple(rng.normal(size=(*shape, dim)).astype(np.float32) for dim in dims)
-    positions = (np.array(lengths)[:, None] - q_len + np.arange(q_len)).astype(np.int32)
-    values = rng.normal(size=(GROUPS, HEADS, WIDTH, VALUE)).astype(np.float32)
-    return Case(kind, queries, tuple(pools), table, positions, values)
+    queries = (rng.normal(size=(*shape, q.shape[-1])).astype(np.float32) for q in case.queries)
+    values = rng.normal(size=(GROUPS, HEADS, LATENT, VALUE)).astype(np.float32)
+    kernels = {"value_kernel": values} if kind == "mla" else {}
+    return replace(case, queries=tuple(queries), kernels=kernels)
 
 
-def attend_pools(queries, pools, scales, table, positions, *, operation, implementation, **options):
+def attend_part(queries, pools, scales, table, positions, *, operation, scale, implementation):
     paged = PagedKV(pools, scales[: len(pools)], table, positions)
-    return operation(*queries, paged, SCALE, implementation=implementation, **options)
+    return operation(*queries, paged, scale, implementation=implementation)
 
 
-def share_of(case: Case, implementation: str) -> NDArray[Any]:
+def share_of(case: Case, implementation: str, scale: float = SCALE) -> NDArray[Any]:
     """A device's part of all groups' heads: packed means and masses."""
     operation = attend_share if case.kind == "mla" else gqa_share
-    call = compiled(attend_pools, operation=operation, implementation=implementation)
+    call = compiled(attend_part, operation=operation, scale=scale, implementation=implementation)
     return np.asarray(call(case.queries, case.pools, case.scales, case.table, case.positions))
 
 
@@ -88,9 +60,8 @@ def join(case: Case, shares: Any, implementation: str, group: int = 0) -> NDArra
     """Join the partial attention of a group's heads, as its own device does."""
     if case.kind == "gqa":
         return np.asarray(compiled(join_shares)(jnp.asarray(shares)))
-    return np.asarray(
-        compiled(share_values, implementation=implementation)(shares, case.values[group])
-    )
+    values = case.kernels["value_kernel"][group]
+    return np.asarray(compiled(share_values, implementation=implementation)(shares, values))
 
 
 def in_parts(case: Case, parts: int, implementation: str) -> NDArray[Any]:
@@ -112,12 +83,8 @@ def undivided(case: Case) -> NDArray[Any]:
     found = []
     for group in range(GROUPS):
         queries = tuple(q[group] for q in case.queries)
-        operation: Any = gqa_decode if case.kind == "gqa" else mla_decode
-        call = compiled(attend_pools, operation=operation, implementation="reference")
-        kernel = {} if case.kind == "gqa" else {"value_kernel": case.values[group]}
-        paged = case.pools, case.scales, case.table, case.positions
-        whole = np.asarray(call(queries, *paged, **kernel))
-        found.append(whole.reshape(*queries[0].shape[:3], -1))
+        kernels = {name: kernel[group] for name, kernel in case.kernels.items()}
+        found.append(paged.run(replace(case, queries=queries, kernels=kernels), "reference"))
     return np.stack(found)
 
 
@@ -174,12 +141,13 @@ def test_float8_pools_stand_for_their_numbers_times_their_scales(
 
 @each_mla
 def test_bfloat16_rounds_means_and_no_masses(implementation: str) -> None:
-    case = make_case("mla", [9, 300]).cast(jnp.bfloat16)
-    share = share_of(case, implementation)
-    assert share.dtype == jnp.bfloat16 and share.shape[-1] == WIDTH + MASS
-    exact = share_of(case.cast(np.float32), "reference")
+    # A CPU's form rounds scaled queries, which a power of two leaves as they are.
+    case, scale = make_case("mla", [9, 300]).cast(jnp.bfloat16), 0.25
+    share = share_of(case, implementation, scale)
+    assert share.dtype == jnp.bfloat16 and share.shape[-1] == LATENT + MASS
+    exact = share_of(case.cast(np.float32), "reference", scale)
     (means, masses), (exact_means, exact_masses) = (
-        unpack(jnp.asarray(one), WIDTH) for one in (share, exact)
+        unpack(jnp.asarray(one), LATENT) for one in (share, exact)
     )
     np.testing.assert_allclose(means.astype(jnp.float32), exact_means, atol=2e-2, rtol=1e-2)
     # A mass in one bfloat16 would be wrong by up to 4e-2, in two by 1e-4.
@@ -204,7 +172,7 @@ def test_a_row_that_sees_nothing_is_zero_and_weighs_nothing(
     assert found.dtype == dtype
     np.testing.assert_array_equal(found[:, 1, 1:], expected[:, 1, 1:])
     for rows in (found[:, 0], found[:, 1, 0]):
-        means, masses = unpack(jnp.asarray(rows), WIDTH)
+        means, masses = unpack(jnp.asarray(rows), rows.shape[-1] - MASS)
         assert (means == 0).all() and (masses == np.float32(-1e30)).all()
     assert (join(case, found, implementation)[1, 0] == 0).all()
     nothing = np.broadcast_to(found[0, 0, 0, 0], expected[0].shape)
@@ -247,13 +215,13 @@ def test_what_does_not_fit_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="page_table"):
         share_of(replace(case, table=case.table[:1]), "xla")
     wrong = [np.repeat(pool, 2, axis=-2) if kind == "gqa" else pool[..., 1:] for pool in case.pools]
-    expected = "of one head of 16" if kind == "gqa" else "latent, then rope"
+    expected = f"of one head of {HEAD_DIM}" if kind == "gqa" else "latent, then rope"
     with pytest.raises(ValueError, match=expected):
         share_of(replace(case, pools=tuple(wrong)), "xla")
     scales, tree = (None,) * len(case.pools), jnp.ones((2, 2, 2), bool)
-    paged = PagedKV(case.pools, scales, case.table, case.positions, tree)
+    of_tree = PagedKV(case.pools, scales, case.table, case.positions, tree)
     operation: Any = gqa_share if kind == "gqa" else attend_share
     with pytest.raises(ValueError, match="nodes of a tree"):
-        operation(*case.queries, paged, SCALE)
+        operation(*case.queries, of_tree, SCALE)
     with pytest.raises(ValueError, match=r"heads, kv_lora \+ 8"):
-        share_values(jnp.zeros((2, 1, 1, HEADS, WIDTH)), case.values[0])
+        share_values(jnp.zeros((2, 1, 1, HEADS, LATENT)), jnp.zeros((HEADS, LATENT, VALUE)))

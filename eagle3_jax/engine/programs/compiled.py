@@ -34,8 +34,7 @@ from eagle3_jax.speculative.state import DecodeState
 from eagle3_jax.speculative.tree import Tree
 from eagle3_jax.vision.encode import ImageBatch, store_features
 from pallas_kernels import gpu
-from pallas_kernels.dispatch import prefer
-from pallas_kernels.exact import exact_bits
+from pallas_kernels.dispatch import exact_bits, prefer
 
 Leaves = tuple[Array, ...]
 Shapes = tuple[ShapeDtypeStruct, ...]

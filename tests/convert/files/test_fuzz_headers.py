@@ -13,8 +13,8 @@ from hostile import (
     fuzz,
     golden_config,
     golden_entries,
-    header_of,
     opens_or_says_why,
+    sound_header,
     write_checkpoint,
 )
 from hypothesis import example, given
@@ -29,19 +29,12 @@ from convert.files.safetensors_files import DTYPES, INDEX_FILE, SINGLE_FILE, ope
 from convert.published.directory import open_published
 from eagle3_jax.models.target import Target
 
-WIDTHS = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 SMALL = "draft_mla_bf16"
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hostile") / "checkpoint"
-
-
-def sound(name: str) -> tuple[dict[str, Any], int, bytes]:
-    header = header_of(golden_entries(name), WIDTHS)
-    size = max(entry["data_offsets"][1] for entry in header.values())
-    return header, size, json.dumps(golden_config(name)).encode()
 
 
 @given(
@@ -60,8 +53,8 @@ def sound(name: str) -> tuple[dict[str, Any], int, bytes]:
 )
 @fuzz(100)
 def test_bytes_of_a_header(directory: Path, edits: list[tuple[str, int, bytes, int]]) -> None:
-    header, size, config = sound(SMALL)
-    raw = json.dumps(header).encode()
+    raw, size = sound_header(golden_entries(SMALL))
+    config = json.dumps(golden_config(SMALL)).encode()
     content, prefix = bytearray(raw), len(raw)
     for kind, where, piece, length in edits:
         at = where % (len(content) + 1)
@@ -121,9 +114,7 @@ def test_tensors_of_another_dtype_shape_or_name(name: str, directory: Path, targ
                 entries[f"{module}.{part}"] = old
             elif kind == "part":
                 entries[f"{module}.{part}"] = (dtype, shape)
-        header = header_of(entries, WIDTHS)
-        size = max(entry["data_offsets"][1] for entry in header.values())
-        write_checkpoint(directory, json.dumps(header).encode(), size, config)
+        write_checkpoint(directory, *sound_header(entries), config)
         if opens_or_says_why(directory, open_conversion) == "" and name.startswith("draft"):
             opens_or_says_why(directory, lambda path: load_draft(path, target))
 

@@ -1,5 +1,6 @@
 """Drafts as other projects lay them out, and what is written back: load, save, load."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,18 @@ NORM_TENSORS = {
 def assert_same(ours: Eagle3Draft, theirs: Eagle3Draft) -> None:
     assert ours.config == theirs.config
     assert_same_weights(ours, theirs)
+
+
+def assert_survives(draft: Eagle3Draft, target: Target, saved: Path) -> None:
+    save_hf(draft, saved)
+    assert_same(load_draft(saved, target), draft)
+
+
+def layer_at(prefix: str) -> Callable[[Tensors], Tensors]:
+    """Names the layer's tensors in another way."""
+    return lambda tensors: {
+        re.sub(r"^midlayer\.", prefix, name): tensor for name, tensor in tensors.items()
+    }
 
 
 def with_norms(*options: str) -> Callable[[Tensors], None]:
@@ -69,9 +82,8 @@ def test_a_speculators_draft_is_the_same_draft(target: Target, tmp_path: Path) -
     """Names begin with layers.0; the verifier's embedding is not in the file."""
 
     def rename(tensors: Tensors) -> Tensors:
-        named = {k.replace("midlayer.", "layers.0."): v for k, v in tensors.items()}
-        del named["embed_tokens.weight"]
-        return named
+        del tensors["embed_tokens.weight"]
+        return layer_at("layers.0.")(tensors)
 
     theirs = copy_edited(REDUCED, tmp_path / "draft", tensors=rename, config=speculators)
     loaded, plain = load_draft(theirs, target), load_draft(REDUCED, target)
@@ -80,27 +92,33 @@ def test_a_speculators_draft_is_the_same_draft(target: Target, tmp_path: Path) -
     assert_same(loaded, plain)
 
 
-def test_a_safeailab_draft_is_the_same_draft(target: Target, tmp_path: Path) -> None:
-    """It is named like a plain Llama."""
-
-    def theirs(published: dict[str, Any]) -> None:
-        published["architectures"] = ["LlamaForCausalLM"]
-
-    loaded = load_draft(copy_edited(REDUCED, tmp_path / "draft", config=theirs), target)
-    assert_same(loaded, load_draft(REDUCED, target))
+def like_a_plain_llama(published: dict[str, Any]) -> None:
+    published["architectures"] = ["LlamaForCausalLM"]
 
 
-def test_a_latent_draft_may_be_named_as_vllm_exports_it(target: Target, tmp_path: Path) -> None:
-    """Prefix layers.0, no max_position_embeddings."""
+def without_positions(published: dict[str, Any]) -> None:
+    del published["max_position_embeddings"]
 
-    def rename(tensors: Tensors) -> Tensors:
-        return {k.replace("midlayer.", "layers.0."): v for k, v in tensors.items()}
 
-    def shorten(published: dict[str, Any]) -> None:
-        del published["max_position_embeddings"]
-
-    exported = copy_edited(LATENT, tmp_path / "draft", tensors=rename, config=shorten)
-    assert_same(load_draft(exported, target), load_draft(LATENT, target))
+@pytest.mark.parametrize(
+    ("source", "prefix", "config"),
+    [
+        pytest.param(REDUCED, "layers.0.", None, id="layers"),
+        pytest.param(REDUCED, "model.layers.0.", None, id="model-layers"),
+        pytest.param(REDUCED, "model.midlayer.", None, id="model-midlayer"),
+        pytest.param(REDUCED, "midlayer.", like_a_plain_llama, id="safeailab"),
+        pytest.param(LATENT, "layers.0.", without_positions, id="vllm-latent"),
+    ],
+)
+def test_other_layouts_hold_the_same_draft(
+    target: Target,
+    source: Path,
+    prefix: str,
+    config: Callable[[dict[str, Any]], None] | None,
+    tmp_path: Path,
+) -> None:
+    theirs = copy_edited(source, tmp_path / "draft", tensors=layer_at(prefix), config=config)
+    assert_same(load_draft(theirs, target), load_draft(source, target))
 
 
 def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -> None:
@@ -114,8 +132,7 @@ def test_a_latent_draft_with_full_rank_queries(target: Target, tmp_path: Path) -
 
     source = copy_edited(LATENT, tmp_path / "draft", tensors=widen, config=unrank)
     draft = load_draft(source, target)
-    save_hf(draft, tmp_path / "saved")
-    assert_same(load_draft(tmp_path / "saved", target), draft)
+    assert_survives(draft, target, tmp_path / "saved")
     assert draft.midlayer.self_attn.q_proj.kernel.get_value().shape == (2 * HIDDEN, 96)
 
 
@@ -134,8 +151,7 @@ def test_eagle_31_norms_survive_the_round_trip(
     )
     draft = load_draft(newer, target)
     assert {name for name in NORM_TENSORS if getattr(draft.config, name)} == set(options)
-    save_hf(draft, tmp_path / "saved")
-    assert_same(load_draft(tmp_path / "saved", target), draft)
+    assert_survives(draft, target, tmp_path / "saved")
 
 
 def test_norms_of_three_layers_have_legacy_names(target: Target, tmp_path: Path) -> None:
@@ -164,5 +180,4 @@ def test_a_single_aux_layer_survives_the_round_trip(target: Target, tmp_path: Pa
         copy_edited(GROUPED, tmp_path / "draft", tensors=narrow, config=first_layer), target
     )
     assert draft.config.aux_layer_ids == (2,)
-    save_hf(draft, tmp_path / "saved")
-    assert_same(load_draft(tmp_path / "saved", target), draft)
+    assert_survives(draft, target, tmp_path / "saved")

@@ -19,24 +19,24 @@ ONLY_ROUTED = [
 ]
 
 
-@pytest.mark.parametrize("scheme", ["ptpc_fp8", "int4"])
-@pytest.mark.parametrize("exclude", [None, ["fc", "lm_head"]])
-def test_a_draft_is_quarks(scheme: str, exclude: list[str] | None, tmp_path: Path) -> None:
-    golden = ORACLES / "quantizer" / scheme
+@pytest.mark.parametrize(
+    ("source", "scheme", "exclude", "golden"),
+    [
+        (DRAFT, "ptpc_fp8", None, "quantizer/ptpc_fp8"),
+        (DRAFT, "ptpc_fp8", ["fc", "lm_head"], "quantizer/ptpc_fp8"),
+        (DRAFT, "int4", None, "quantizer/int4"),
+        (DRAFT, "int4", ["fc", "lm_head"], "quantizer/int4"),
+        (KIMI, "mxfp4", ONLY_ROUTED, "kimi_mxfp4_quark"),
+    ],
+)
+def test_files_are_quarks(
+    source: Path, scheme: str, exclude: list[str] | None, golden: str, tmp_path: Path
+) -> None:
     options = {"exclude": exclude, "exclude_style": "exact"}
-    ours = quantized(DRAFT, tmp_path / "out", scheme, **options)
-    assert contents(ours) == contents(open_checkpoint(golden))
+    ours = quantized(source, tmp_path / "out", scheme, **options)
+    assert contents(ours) == contents(open_checkpoint(ORACLES / golden))
     described = read_json(tmp_path / "out/config.json")["quantization_config"]
-    assert described == read_json(golden / "config.json")["quantization_config"]
-
-
-def test_routed_experts_are_quarks_mxfp4(tmp_path: Path) -> None:
-    golden = ORACLES / "kimi_mxfp4_quark"
-    options = {"exclude": ONLY_ROUTED, "exclude_style": "exact"}
-    ours = quantized(KIMI, tmp_path / "out", "mxfp4", **options)
-    assert contents(ours) == contents(open_checkpoint(golden))
-    described = read_json(tmp_path / "out/config.json")["quantization_config"]
-    assert described == read_json(golden / "config.json")["quantization_config"]
+    assert described == read_json(ORACLES / golden / "config.json")["quantization_config"]
 
 
 def test_groups_of_32_are_compressed_tensors(tmp_path: Path) -> None:

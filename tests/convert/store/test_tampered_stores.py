@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from converting import DRAFT, Capture, contents, copied, interrupted, refused
+from edited import put
 from hostile import nested, opens_or_says_why
 from small_stores import leave_unfinished, source_directory, write_small
 
@@ -75,16 +76,6 @@ def edited(fields: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
             yield from edited(fields[key], (*prefix, key))
 
 
-def put(fields: Any, place: tuple[Any, ...], value: Any) -> bytes:
-    """The JSON text with one value changed; nothing else of it is."""
-    fields = json.loads(json.dumps(fields))
-    holder = fields
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1]] = value
-    return json.dumps(fields).encode()
-
-
 def test_no_field_of_a_manifest_does_more_than_cost_one_line(
     made: Path, capsys: Capture, target: Target
 ) -> None:
@@ -94,7 +85,7 @@ def test_no_field_of_a_manifest_does_more_than_cost_one_line(
     fields["files"] = dict(list(fields["files"].items())[:2])
     governed = {"format", "version", "checksum", "totals", "parameters", "files", "side_files"}
     for place, value in edited(fields):
-        file.write_bytes(put(fields, place, value))
+        file.write_text(json.dumps(put(fields, place, value)))
         if opens_or_says_why(made, open_store):
             continue
         assert place[0] not in governed or verified(made, capsys), (place, value)
@@ -166,7 +157,7 @@ def test_no_field_of_a_journal_does_more_than_cost_one_line(tmp_path: Path) -> N
     del fields["side_files"]  # They are copied at the end, whatever is listed.
     before = contents(partial / "items")
     for place, value in edited(fields):
-        journal.write_bytes(put(fields, place, value))
+        journal.write_text(json.dumps(put(fields, place, value)))
         said = opens_or_says_why(partial, lambda _: write_small(tmp_path / "made"))
         assert said and "\n" not in said, (place, value)
     assert contents(partial / "items") == before

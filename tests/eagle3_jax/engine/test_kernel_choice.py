@@ -37,8 +37,7 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from pallas_kernels import dispatch
 from pallas_kernels.add_norm import ADD_NORM
-from pallas_kernels.dispatch import prefer
-from pallas_kernels.exact import asks_for_exact_bits
+from pallas_kernels.dispatch import asks_for_exact_bits, prefer
 
 REQUEST = Request("0", [5, 3, 8, 1], SamplingParams(temperature=0.0, max_tokens=6))
 OTHERS = tuple(name for name in OPERATIONS if name != "add_norm")
