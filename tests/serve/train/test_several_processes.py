@@ -9,6 +9,7 @@ import pytest
 from processes import Forked
 from safetensors.numpy import load_file
 
+from eagle3_tools.make_demo.__main__ import main as make_demo
 from serve.demo import demo_target_dir
 from serve.train.cli import main
 
@@ -18,7 +19,8 @@ WITHIN = 0.01
 
 def command(output: Path, steps: int, *more: str) -> list[str]:
     flags = ["--output", f"{output}", "--rows", "2", "--steps", f"{steps}", "--unroll", "2"]
-    flags += ["--intermediate-size", "64", "--learning-rate", "5e-4", *more]
+    flags += ["--intermediate-size", "64", "--learning-rate", "5e-4", "--draft-vocab", "512"]
+    flags += ["--data", f"{output.parent / 'corpus.jsonl'}", *more]
     return ["draft", "--target", f"{demo_target_dir()}", *flags]
 
 
@@ -30,6 +32,7 @@ def losses(output: Path) -> list[float]:
 def test_two_processes_learn_what_one_does(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """2 steps; with --long, 50. Weights differ by the order of sums and by bfloat16."""
     steps = 50 if request.config.getoption("long") else 2
+    make_demo(["corpus", f"{tmp_path / 'corpus.jsonl'}", "--conversations", "200"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     together = ["--data-parallel-size", "2", "--num-processes", "2"]

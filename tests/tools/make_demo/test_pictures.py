@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 from scipy import ndimage
 
-from serve.demo.pictures.picture import MOST_SHAPES, Picture, pictures, png, render
-from serve.demo.pictures.questions import TOPICS, ask
+from eagle3_tools.make_demo.pictures.picture import MOST_SHAPES, Picture, pictures, png, render
+from eagle3_tools.make_demo.pictures.questions import TOPICS, ask
 
 HUES = {"red": 0.0, "yellow": 1 / 6, "green": 1 / 3, "blue": 2 / 3}
 AREAS = {"circle": np.pi, "square": 2.0, "triangle": 3 * np.sqrt(3) / 4}

@@ -16,10 +16,10 @@ from eagle3_jax.training.packing import Sample, padded
 from eagle3_jax.training.vision import ImageTextBatch
 from eagle3_jax.vision import packing
 from eagle3_jax.vision.item import ImageItem
-from serve.demo.corpus.conversation import Message, user
-from serve.demo.pictures.picture import Picture, pictures, render
-from serve.demo.pictures.questions import TOPICS, Question, ask
-from serve.demo.pictures.recipe import (
+from eagle3_tools.make_demo.corpus.conversation import Message, user
+from eagle3_tools.make_demo.pictures.picture import Picture, pictures, render
+from eagle3_tools.make_demo.pictures.questions import TOPICS, Question, ask
+from eagle3_tools.make_demo.pictures.recipe import (
     GRID,
     IMAGE_TOKENS,
     PATCH,

@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 
 from convert import Tokenizer, load_tokenizer
 from convert.text.tiktoken_file import SPLIT_PATTERN, read_ranks
-from serve.demo import recipe
-from serve.demo.corpus import CATEGORIES, held_out_prompts
-from serve.demo.tokenizer import special_tokens, train_ranks
+from eagle3_tools.make_demo import recipe
+from eagle3_tools.make_demo.corpus import CATEGORIES, held_out_prompts
+from eagle3_tools.make_demo.tokenizer import special_tokens, train_ranks
 
 KIMI_OFFSETS = {"[BOS]": 0, "<|im_end|>": 2, "<|im_middle|>": 17, "</think>": 23, "[PAD]": 255}
 
