@@ -9,9 +9,7 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from probe import status_of
+from probe import free_port, status_of, wait_for
 
 IMPORTED = ["serve.launch", "serve.train.draft", "serve.hosts.lead", "serve.hosts.follow"]
 IMPORTED += ["convert.conversion.conversion", "httpx", "openai", "pytest"]
@@ -134,17 +132,16 @@ def serving(
 ) -> Iterator[tuple[Forked, str]]:
     """An eagle3-serve with these flags on a free port, which is ready, and its address. module: the
     one whose `main` serves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     with Forked(module, [*flags, "--port", f"{port}"]) as process:
+
+        def ready() -> bool:
+            assert process.poll() is None, f"it ended with {process.returncode}"
+            return status_of(f"{url}/health") == 200
+
         try:
-            deadline = time.monotonic() + timeout_s
-            while status_of(f"{url}/health") != 200:
-                assert process.poll() is None, f"it ended with {process.returncode}"
-                assert time.monotonic() < deadline, f"it was not ready within {timeout_s} s"
-                time.sleep(0.1)
+            wait_for(ready, timeout_s, every_s=0.1)
             yield process, url
         finally:
             process.terminate()

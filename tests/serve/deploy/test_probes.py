@@ -1,7 +1,6 @@
 """The probes of kubernetes/server.yaml do what they are for, at servers in trouble."""
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 import yaml
+from probe import free_port
 from processes import Forked
 from troubled_server import START_S
 
@@ -91,9 +91,7 @@ class Kubelet:
 
 @contextmanager
 def starting(*flags: str) -> Iterator[tuple[Forked, Kubelet, str]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     with Forked("troubled_server", [*FLAGS, *flags, "--port", f"{port}"]) as server:
         try:

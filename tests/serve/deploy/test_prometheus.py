@@ -7,19 +7,19 @@ checkout of vLLM, or nothing, whose dashboards are asked too.
 import json
 import os
 import re
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from probe import status_of
+from probe import free_port, status_of, wait_for
 from processes import Forked
 
 from eagle3_tools.reference import ROOT
@@ -37,20 +37,8 @@ scrape_configs:
 """
 VARIABLES = {"$__rate_interval": "15s", "$__interval": "15s", "$__range": "60s"}
 PAIR = ["--demo", "--log-format", "json"]
+wait = partial(wait_for, every_s=0.5)
 CLIENT = httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def wait(condition: Callable[[], Any], seconds: float, explain: Callable[[], object]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.5)
 
 
 @dataclass

@@ -7,11 +7,10 @@ of one by a server that nobody killed.
 
 import json
 import random
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from oracle_files import ORACLES
-from probe import text_of
+from probe import free_port, text_of, wait_for
 from processes import serving
 
 from eagle3_tools.bench.load.server_process import metric
@@ -117,15 +116,8 @@ def killed_while_it_serves(victim: Launched, url: str, after_s: float) -> list[C
         return answers.result()
 
 
-def eventually(holds: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SETTLED_S
-    while not holds():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.05)
-
-
 def assert_gives_all_back(survivor: Launched) -> None:
-    eventually(lambda: not any(survivor.holds().values()), survivor.holds)
+    wait_for(lambda: not any(survivor.holds().values()), SETTLED_S, survivor.holds, 0.05)
 
 
 def assert_serves_whole_pages(producer: Launched) -> None:
@@ -161,7 +153,7 @@ def test_a_server_killed_while_it_serves_goes_on_from_whole_pages(
     with Launched(pair, *on_disk(tmp_path)) as server:
         expected = asked(server.url)
         assert None not in expected
-        eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
+        wait_for(lambda: any(tmp_path.rglob("*.page")), SETTLED_S)
         for _ in range(10 if pytestconfig.getoption("long") else 1):
             told = killed_while_it_serves(server, server.url, rng.uniform(0, 1))
             assert_right(told, expected)
@@ -177,8 +169,7 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
 ) -> None:
     """The producer is killed and started again on its directory, then the consumer, ten times."""
     rng = random.Random(11)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     extra = {"expiry_s": 3, "producers": [f"127.0.0.1:{port}"]}
     config = {"kv_role": "kv_both", "kv_connector_extra_config": extra}
     flags = [("--kv-transfer-config", json.dumps(config | {"kv_port": p})) for p in (port, 0)]
@@ -191,7 +182,7 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
         for _ in range(10):
             with router(producer, consumer) as url:
                 assert asked(url) == expected
-                eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
+                wait_for(lambda: any(tmp_path.rglob("*.page")), SETTLED_S)
                 told = killed_while_it_serves(producer, url, rng.uniform(0, 1))
                 assert told == expected, "the consumer runs what the producer does not"
             assert_gives_all_back(consumer)

@@ -1,11 +1,11 @@
 """Two processes learn what one does, and write the draft."""
 
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
+from probe import free_port
 from processes import Forked
 from safetensors.numpy import load_file
 
@@ -33,8 +33,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, request: pytest.Fixtu
     """2 steps; with --long, 50. Weights differ by the order of sums and by bfloat16."""
     steps = 50 if request.config.getoption("long") else 2
     make_demo(["corpus", f"{tmp_path / 'corpus.jsonl'}", "--conversations", "200"])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     together = ["--data-parallel-size", "2", "--num-processes", "2"]
     together += ["--coordinator-address", address, "--process-id"]
     flags = command(tmp_path / "two", steps, *together)
