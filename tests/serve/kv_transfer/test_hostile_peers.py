@@ -1,6 +1,7 @@
 """Peers that lie, change bytes on their way, repeat an old connection or have another key: no page
 is stored under a key that it was not made for, and no stranger reads or releases pages."""
 
+import json
 import logging
 import socket
 from collections.abc import Callable
@@ -190,9 +191,19 @@ def test_other_versions_and_protocols_are_one_line_at_each_end(
     assert len(told) == 2 and all(said in one for one in told), told
 
 
+def asking(pages: object, last_key: str = KEYS[-1].hex()) -> bytes:
+    """The request for these pages of the prompt that is kept."""
+    asked = {"transfer": "a", "fingerprint": "f", "last_key": last_key, "pages": pages}
+    return json.dumps(asked).encode()
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 2**20, b"[]", b'"a"', b"\xff", b"1" * 10**6, b'{"transfer": {}, "pages": 1e999}'],
+    [
+        *(b"[" * 2**20, b"[]", b'"a"', b"\xff", b"1" * 10**6, b'{"transfer": {}, "pages": 1e999}'),
+        *map(asking, ([PAGES], [-1], [0, 99], [True], ["0"], None)),
+        asking([], "00"),
+    ],
 )
 def test_a_request_that_is_none_is_refused(body: bytes) -> None:
     with producing() as server:

@@ -58,7 +58,7 @@ REFUSED = {
     "4 attention heads cannot be split evenly over 8": ["--tensor-parallel-size", "8"],
     "--aux-layers must be 0..6": ["--aux-layers", "1,7"],
     "--wandb needs the extra": ["--wandb", "project"],
-    "more than the target's context of 1024": [*JUDGED, "--eval-tokens", "1000"],
+    "more than the target's context of 1024": [*JUDGED, "--eval-tokens", "1024"],
     "line 2: .*takes no images": ["--data", "{}/images.jsonl"],
     "line 2: .*of text alone": ["--eval-every", "1", "--eval-data", "{}/images.jsonl"],
     "other.jsonl, line 3: .*`messages`": ["--data", "{}/other.jsonl"],

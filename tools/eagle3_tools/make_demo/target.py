@@ -14,8 +14,8 @@ from eagle3_jax.models.targets import make_target
 from eagle3_jax.training.batches import packed_batches
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.target import target_step
 from eagle3_tools.make_demo import recipe
+from eagle3_tools.make_demo.training.target import target_step
 from serve.train.answers import SampleMaker
 from serve.train.run import new_output, run
 

@@ -24,17 +24,17 @@ from eagle3_jax.training.draft import (
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.placement import Placement, with_whole_embedding
-from eagle3_jax.training.vision import (
+from eagle3_tools.make_demo.pictures import recipe
+from eagle3_tools.make_demo.pictures.accuracy import held_out_accuracy
+from eagle3_tools.make_demo.pictures.batches import PictureBatches, picture_places
+from eagle3_tools.make_demo.target import made_tokenizer, write_limits
+from eagle3_tools.make_demo.training.vision import (
     VisionTargetModels,
     image_text_features,
     scaled_to_fan_in,
     vision_step,
     with_image_rows,
 )
-from eagle3_tools.make_demo.pictures import recipe
-from eagle3_tools.make_demo.pictures.accuracy import held_out_accuracy
-from eagle3_tools.make_demo.pictures.batches import PictureBatches, picture_places
-from eagle3_tools.make_demo.target import made_tokenizer, write_limits
 from serve.text_table import text_table
 from serve.train.draft_model import export_draft
 from serve.train.run import new_output, run

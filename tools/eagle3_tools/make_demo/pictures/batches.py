@@ -13,7 +13,6 @@ from convert import Tokenizer
 from convert.images import cut, sizes_of
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.training.packing import Sample, padded
-from eagle3_jax.training.vision import ImageTextBatch
 from eagle3_jax.vision import packing
 from eagle3_jax.vision.item import ImageItem
 from eagle3_tools.make_demo.corpus.conversation import Message, user
@@ -30,6 +29,7 @@ from eagle3_tools.make_demo.pictures.recipe import (
     TARGET,
     VISION,
 )
+from eagle3_tools.make_demo.training.vision import ImageTextBatch
 
 
 class PictureBatches:
