@@ -85,7 +85,7 @@ def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
 
 def begun(puller: Puller, port: int, name: str = "a", keys: list[bytes] = KEYS) -> RemotePages:
     """A pull of the whole prompt."""
-    source = puller.source(RemotePrompt("127.0.0.1", port, name, PAGES, keys[-1]))
+    source = RemotePages(RemotePrompt("127.0.0.1", port, name, PAGES, keys[-1]), puller)
     assert source.match(keys) == PAGES
     source.load(SLOTS)
     return source

@@ -22,7 +22,7 @@ from page_ends import (
     pulled,
 )
 
-from serve.kv_transfer.consumer import Puller
+from serve.kv_transfer.consumer import Puller, RemotePages
 from serve.kv_transfer.wire import LENGTH_BYTES, MAC_BYTES, Connection, RefusedError
 
 KEY, HEAD = b"k" * 32, LENGTH_BYTES + MAC_BYTES
@@ -61,7 +61,7 @@ def test_a_name_gives_nothing_to_who_does_not_know_its_prompt() -> None:
         puller = Puller(Store(), "f", shared_key=KEY)
         source = begun(puller, server.address[1], keys=OTHER_KEYS)
         assert not any(ended(source).values()) and puller.counts.failed == PAGES
-        puller.source(source.prompt).finish()
+        RemotePages(source.prompt, puller).finish()
         assert all(pulled(Store(), server.address[1], shared_key=KEY).values())
         eventually(lambda: server.acknowledged == 1)
 

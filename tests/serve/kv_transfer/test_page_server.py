@@ -14,7 +14,7 @@ from page_ends import KEYS, PAGES, SIZE, SLOTS, Store, begun, ended, eventually,
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_jax.engine.kv.transfers import PromptPages
-from serve.kv_transfer.consumer import Puller, RemotePrompt
+from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
 from serve.kv_transfer.producer import PageServer
 from serve.telemetry.metrics import Metrics, render
 
@@ -58,7 +58,7 @@ def test_some_pages_are_asked_for_in_any_order() -> None:
     store = Store()
     with producing() as server:
         prompt = RemotePrompt("127.0.0.1", server.address[1], "a", PAGES, KEYS[-1])
-        source = Puller(store, "f").source(prompt)
+        source = RemotePages(prompt, Puller(store, "f"))
         assert source.match(KEYS) == PAGES
         source.load([SLOTS[2], SLOTS[0], SLOTS[-1]])
         eventually(lambda: len(store.filled) == 3)
