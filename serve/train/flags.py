@@ -307,8 +307,13 @@ def check_draft_flags(options: argparse.Namespace) -> None:
         raise ValueError(f"give only one of these for the draft's shape: {', '.join(given)}")
     if options.eval_every and options.num_processes:
         raise ValueError("--eval-every needs one process: its engine does not run in several")
-    if bool(options.features) == bool(options.data):
+    if options.features and options.data:
         raise ValueError("give --data or --features, not both")
+    if not (options.features or options.data):
+        raise ValueError(
+            "give --data or --features; to try it out, `python -P -m eagle3_tools.make_demo corpus "
+            "FILE` (extra `tools`) writes conversations for --data"
+        )
     if options.features and (options.thinking, options.split) != ("auto", "train"):
         raise ValueError("--thinking and --split belong to the command that makes features")
     if options.eval_every and options.eval_data is None:

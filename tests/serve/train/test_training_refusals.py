@@ -68,7 +68,7 @@ REFUSED = {
     "use --attention grouped": ["--target", "{}/llama", "--attention", "latent"],
     "for the draft's shape": ["--init-from", "a", "--draft-vocab", "5"],
     "needs --eval-data": ["--eval-every", "5"],
-    "give --data or --features, not both": ["--data", ""],
+    "eagle3_tools.make_demo corpus": ["--data", ""],
     "go together": ["--num-processes", "2"],
     **{f"{flag}.* 0": [flag, "0"] for flag in ("--steps", "--unroll", "--rows", "--accumulate")},
 }
