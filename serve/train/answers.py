@@ -73,7 +73,7 @@ class SampleMaker:
             return sample
         found = asyncio.run(self.images.read(sources))
         items = tuple(found[source] for source in sources)
-        placed = place(sample.token_ids, items, self.images.placeholder)
+        placed = place(list(sample.token_ids), items, self.images.placeholder)
         times = np.ones(len(here), int)
         times[here] = [item.num_tokens for item in items]
         return Sample(placed.ids, np.repeat(np.asarray(sample.wanted), times), images=items)
