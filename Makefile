@@ -90,7 +90,7 @@ prove-images: .venv/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rP --long tests/proofs/test_golden_images.py \
 		tests/serve/images/test_malformed_images.py tests/clients/test_seeing_clients.py \
 		tests/eagle3_jax/engine/images/test_image_answers.py \
-		tests/serve/demo/test_sighted_pair.py
+		tests/tools/make_demo/test_sighted_pair.py
 	@$(PASSED) $@
 
 # Prompts of 16,384 and 262,143 tokens beside transformers', and a pool of 2.2 GB; `make test` runs
@@ -145,7 +145,7 @@ prove-tiers: .venv/installed-test
 soak: .venv/installed-test
 	$(BIN)/eagle3-bench soak --seconds 7200 --json docs/benchmarks/soak.json
 
-# The files of docs/deploy through kubectl, systemd and pip, and the probes at servers in trouble.
+# The files of docs/deploy through kubectl, systemd and pip.
 prove-deploy: .venv/installed-deploy-check
 	@for tool in kubectl systemd-analyze; do command -v $$tool > /dev/null || \
 		{ echo "make prove-deploy needs $$tool: install kubectl and systemd" >&2; exit 1; }; done
@@ -178,8 +178,8 @@ rehearse-gpu: .venv/installed-test
 # Drafts of each loss from scratch, and of MiniMax's architecture, then their accept length in service,
 # all in one run: an hour and a half of two cores; it may be stopped and goes on.
 prove-training: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/demo/test_train_cli.py \
-		tests/tools/plan/test_training_step.py \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --long tests/eagle3_jax/training tests/serve/train/test_train_cli.py \
+		tests/tools/plan/test_training_step.py tests/tools/make_demo/test_make_demo.py \
 		$(addprefix tests/serve/train/test_,features_command.py images.py several_processes.py)
 	$(BIN)/python tests/serve/train/prove_training.py .cache/prove-training --json docs/benchmarks/training.json
 	@$(PASSED) $@

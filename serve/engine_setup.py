@@ -1,7 +1,10 @@
 """Builds the service of a server: loads target and draft, makes the engine and its thread."""
 
 import os
+import random
+import secrets
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,9 +34,6 @@ from serve.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from serve.hosts.lead import Leader
     from serve.kv_events.publisher import KVEventPublisher
-import random
-import secrets
-from collections.abc import Callable
 
 SEED_BITS = 53
 """Clients that read every number as a double get these seeds exactly."""

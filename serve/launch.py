@@ -25,7 +25,7 @@ from serve.engine.thread import EngineThread
 from serve.engine_setup import Report, build, build_again, prepare
 from serve.hosts.facts import Facts, facts
 from serve.hosts.runtime import exit_now
-from serve.kv_events.start import publishing
+from serve.kv_events.config import KVEventsConfig
 from serve.openai.service import Service
 from serve.options.foreign import describe_ignored_flags, describe_ignored_variables
 from serve.options.hosts import HostOptions, joined
@@ -38,7 +38,9 @@ from serve.telemetry.logs import configure_logging
 from serve.telemetry.observers import observers_of
 
 if TYPE_CHECKING:
-    from serve.hosts.group import Group
+    from serve.hosts.group import ManualGroup
+    from serve.hosts.ray_group import RayGroup
+    from serve.kv_events.publisher import KVEventPublisher
 
 Beside = Callable[[EngineThread, GracefulServer], Coroutine[Any, Any, None]]
 """Coroutine that runs beside the server and may end it."""
@@ -69,7 +71,7 @@ def run(options: ServeOptions, without_effect: list[str], argv: Sequence[str] = 
             group = _group(options, argv, found, report.notify)
             leader = group.lead() if group else None
             tls = tls_context(**asdict(options.http.tls)) if options.http.tls else None
-            events = stack.enter_context(publishing(options.operations.kv_events, report.notify))
+            events = _publishing(options.operations.kv_events, report.notify, stack)
             service = prepare(options, found, report, leader, events, stack)
             observers, send_spans = observers_of(
                 options.operations, service.model.names[0], service.tokenizer.token_bytes
@@ -138,7 +140,7 @@ def _follow(
 
 def _group(
     options: ServeOptions, argv: Sequence[str], found: PairDirectories, notify: Notify
-) -> "Group | None":
+) -> "ManualGroup | RayGroup | None":
     """Return the group of the engine's other processes, or None if there are none."""
     if options.ray:
         from serve.hosts.ray_group import RayGroup  # Needs the extras ray and hosts.
@@ -150,6 +152,20 @@ def _group(
         devices = options.parallel.devices
         return ManualGroup(options.hosts, _alike(options, found), devices, notify)
     return None
+
+
+def _publishing(
+    config: KVEventsConfig | None, notify: Notify, stack: ExitStack
+) -> "KVEventPublisher | None":
+    """Publish until the stack ends and report the endpoints; ValueError for unusable ones."""
+    if config is None:
+        return None
+    from serve.kv_events.publisher import KVEventPublisher  # Needs the extra kv-events.
+
+    publisher = stack.enter_context(KVEventPublisher(config))
+    exposed = "; whoever can connect reads prompts there" if config.exposed else ""
+    notify(f"{publisher}{exposed}")
+    return publisher
 
 
 def _alike(options: ServeOptions, found: PairDirectories) -> Facts:

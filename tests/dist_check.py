@@ -42,9 +42,10 @@ STEPS = (
     Step("eagle3-convert {pair}/target store"),
     Step("eagle3-convert --verify {pair}/target store"),
     Step("eagle3-quantize {pair}/draft draft-fp8 --scheme ptpc_fp8"),
-    Step("eagle3-train draft --target {pair}/target --output run --steps 2"),
+    Step("python -P -m eagle3_tools.make_demo corpus corpus.jsonl --conversations 100"),
+    Step("eagle3-train draft --target {pair}/target --data corpus.jsonl --output run --steps 2"),
     Step("eagle3-plan --model {pair}/target --gpu MI355X"),
-    Step("python -P -m serve.demo.pictures pictures --count 2"),
+    Step("python -P -m eagle3_tools.make_demo pictures pictures --count 2"),
 )
 SWEEP = "eagle3-bench sweep --url {url} --tokenizer {pair}/target --lengths 32/16"
 SWEEP += " --concurrency 2 --seeds 0 --prompts-per-client 2 --warmups-per-client 1"

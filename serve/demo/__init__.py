@@ -1,4 +1,4 @@
-"""The embedded pairs of models, and the code that made them."""
+"""The embedded pairs of models, which `eagle3_tools.make_demo` made."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -67,6 +67,7 @@ def _pair_member(name: str) -> Path:
     directory = Path(str(files(__name__))) / "pair" / name
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
-            f"{directory} holds no model: reinstall the package, or make the pair with eagle3-train"
+            f"{directory} holds no model: reinstall the package, or make the pair with "
+            "eagle3_tools.make_demo"
         )
     return directory

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from eagle3_jax.engine.programs.remote import EngineInfo
-from serve.hosts.engine_info import NUMBER, from_json
 from serve.hosts.facts import Facts
 from serve.hosts.lead import Leader
-from serve.hosts.messages import Kind, Listener, PeerLost
+from serve.hosts.messages import NUMBER, Kind, Listener, PeerLost, info_from_json
 from serve.hosts.rendezvous import Peer, gather
 from serve.options.hosts import HostOptions
 from serve.pair.notices import Notify
@@ -70,7 +69,7 @@ class DeviceLeader(Leader):
             reply = self._replies.pop(*NUMBER.unpack_from(payload))
             reply.answer = payload[NUMBER.size :]
         elif kind == Kind.ENGINE_INFO and self._processes[route] == 0:
-            self.info = from_json(payload)
+            self.info = info_from_json(payload)
             self._is_built.set()
         elif kind == Kind.NOTICE:
             self._notify(payload.decode(errors="replace"))

@@ -14,9 +14,16 @@ import zmq
 
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.programs.messages import PendingQuery
-from serve.hosts.engine_info import NUMBER, to_json
 from serve.hosts.facts import Facts
-from serve.hosts.messages import LINGER_MS, Kind, PeerLost, connect, lost
+from serve.hosts.messages import (
+    LINGER_MS,
+    NUMBER,
+    Kind,
+    PeerLost,
+    connect,
+    info_to_json,
+    lost,
+)
 from serve.hosts.rendezvous import join
 from serve.hosts.runtime import check_devices, exit_now, start_jax
 from serve.options.hosts import HostOptions
@@ -52,7 +59,7 @@ def follow(
         check_devices(hosts, devices)
         engine = build(follower.notify_leader if is_asked else lambda _: None)
         if is_asked:
-            follower.send(Kind.ENGINE_INFO, to_json(engine.info))
+            follower.send(Kind.ENGINE_INFO, info_to_json(engine.info))
         notify(
             f"process {hosts.process_id} of {hosts.num_processes}, {jax.local_device_count()} "
             f"devices: runs what {follower.leader} sends; HTTP is there"

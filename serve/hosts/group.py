@@ -1,8 +1,10 @@
-"""Manage an engine's processes for the server: meet them, watch them and stop them."""
+"""Manage an engine's processes for the server: meet them, watch them and stop them.
+
+`RayGroup` in `ray_group.py` has the same methods.
+"""
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import jax.profiler
 
@@ -19,22 +21,6 @@ Rebuild = Callable[[Leader], Engine]
 """A function that builds another engine over processes that were restarted."""
 
 
-class Group(Protocol):
-    """The processes of an engine: `lead` meets them, with ValueError or OSError if that fails.
-
-    `supervise` runs beside the server until it ends or must end. `stop` ends the processes too.
-    `profiler` is process 0's.
-    """
-
-    @property
-    def profiler(self) -> Profiler: ...
-    def lead(self) -> Leader: ...
-    async def supervise(
-        self, engine: EngineThread, server: GracefulServer, rebuild: Rebuild
-    ) -> None: ...
-    def stop(self, reason: str | None = None) -> None: ...
-
-
 class ManualGroup:
     """Processes that a user starts one by one, of which this is process 0."""
 
@@ -45,7 +31,7 @@ class ManualGroup:
         self._leader: Leader | None = None
 
     def lead(self) -> Leader:
-        """Meet the other processes and start JAX."""
+        """Meet the other processes and start JAX; ValueError or OSError if that fails."""
         self._leader = self._meet()
         return self._leader
 

@@ -4,6 +4,8 @@ The leader, process 0 or Ray's driver, has a ROUTER; each other process has a DE
 threads exchange heartbeats even while the interpreter is busy, and close a connection without them.
 """
 
+import json
+import struct
 import time
 from enum import IntEnum
 
@@ -11,6 +13,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
+from eagle3_jax.engine.programs.remote import EngineInfo
 from serve.options.hosts import HostOptions, read_key
 
 BEAT_MS = 2000
@@ -23,6 +26,8 @@ LINGER_MS = 1000
 LARGEST = 2**25
 """Maximum bytes of a message to the leader. The longest holds log-probabilities of the prompts of
 all replicas, 1.3 MB per chunk of 8,192 tokens."""
+NUMBER = struct.Struct("<I")
+"""Number of a question, sent before it and before its answer."""
 
 
 class Kind(IntEnum):
@@ -37,9 +42,7 @@ class Kind(IntEnum):
     DRAIN = 7  # asks the leader to stop as if it had received the signal
     STOP = 8  # there will be no more calls
     FAILED = 9  # the sender ends for this reason: text
-    ENGINE_INFO = (
-        10  # from process 0 to a leader without devices: a JSON object (serve.hosts.engine_info)
-    )
+    ENGINE_INFO = 10  # from process 0 to a leader without devices: a JSON object
     NOTICE = 11  # from process 0 to the user: text
     QUERY = 12  # number and eagle3_jax.engine.programs.messages
     ANSWER = 13  # to the question with this number
@@ -47,6 +50,17 @@ class Kind(IntEnum):
 
 class PeerLost(Exception):
     """A process without which this one cannot continue is lost."""
+
+
+def info_to_json(info: EngineInfo) -> bytes:
+    """Encode facts about process 0's engine."""
+    return json.dumps(info._asdict()).encode()
+
+
+def info_from_json(text: bytes) -> EngineInfo:
+    """Decode the output of `info_to_json`."""
+    fields = json.loads(text)
+    return EngineInfo(**fields | {"programs": tuple(fields["programs"])})
 
 
 def lost(name: str) -> str:

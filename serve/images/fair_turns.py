@@ -27,11 +27,6 @@ class FairTurns:
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[Future[None]]] = {}  # Served longest ago first.
 
-    @property
-    def num_held(self) -> int:
-        """Number of slots in use."""
-        return self._held.total()
-
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for a slot and hold it for the block; NoRoomError if too much work is waiting."""

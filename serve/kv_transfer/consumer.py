@@ -126,10 +126,6 @@ class Puller:
             return False
         return True
 
-    def source(self, prompt: RemotePrompt) -> "RemotePages":
-        """Return the pages of one request."""
-        return RemotePages(prompt, self)
-
 
 @dataclass(eq=False)
 class RemotePages:

@@ -54,7 +54,7 @@ class Transfers:
     def fetched(self, request: Request, prompt: RemotePrompt) -> Request:
         """Return the request with another server as the source of its prompt's pages."""
         assert self.puller is not None, "only consumers fetch"
-        return replace(request, source=self.puller.source(prompt))
+        return replace(request, source=RemotePages(prompt, self.puller))
 
     def answered(self, request: Request) -> dict[str, Any] | None:
         """Return the answer's statement of kept pages, or None; starts their expiry."""

@@ -20,17 +20,6 @@ def print_to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def both(first: Notify, second: Notify | None) -> Notify:
-    """Return a function that reports to both, or to the first if there is no second."""
-
-    def notify(text: str) -> None:
-        first(text)
-        if second is not None:
-            second(text)
-
-    return notify
-
-
 class _Notices(logging.Handler):
     def __init__(self, notify: Notify) -> None:
         super().__init__(logging.WARNING)

@@ -19,11 +19,11 @@ from serve.chat_format.format import choose_reading
 from serve.chat_format.reader import THINK
 from serve.chat_format.reasoning import REASONING, id_of
 from serve.chat_format.thinking_switch import switch_of
-from serve.demo.corpus.conversation import Message
-from serve.images.reader import ImageReader, NoImages
+from serve.images.reader import ImageReader, NoImages, place
 from serve.images.sources import ImageSource
 from serve.openai.content import read_content, sources_in
 from serve.openai.history import template_messages
+from serve.train.data import Message
 
 THINKING = ("auto", "on", "off")
 TEXT_ALONE = NoImages()
@@ -68,21 +68,15 @@ class SampleMaker:
 
     def _with_images(self, sample: Sample, sources: Sequence[ImageSource]) -> Sample:
         """Repeat each placeholder as often as its image has tokens."""
-        ids = np.asarray(sample.token_ids)
-        here = ids == self.images.placeholder
+        here = np.asarray(sample.token_ids) == self.images.placeholder
         if not sources and not here.any():
             return sample
         found = asyncio.run(self.images.read(sources))
         items = tuple(found[source] for source in sources)
-        if here.sum() != len(items):
-            raise ValueError(
-                f"the chat template has {here.sum()} places for {len(items)} images: it is not "
-                "made for images, or leaves messages out"
-            )
-        times = np.ones(len(ids), int)
+        placed = place(list(sample.token_ids), items, self.images.placeholder)
+        times = np.ones(len(here), int)
         times[here] = [item.num_tokens for item in items]
-        wanted = np.repeat(np.asarray(sample.wanted), times)
-        return Sample(np.repeat(ids, times), wanted, images=items)
+        return Sample(placed.ids, np.repeat(np.asarray(sample.wanted), times), images=items)
 
     def _answer(self, history: list[Message], answer: Message, tools: Any) -> Sample:
         """Return the chat up to an answer, with only this answer as training target."""

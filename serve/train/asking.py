@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import openai
 from openai.types.chat import ChatCompletionMessage
 
-from serve.demo.corpus.conversation import Message
 from serve.openai.history import REASONING
+from serve.train.data import Message
 
 RETRIES = 6
 """Retries of a request that found no server or a busy one, with growing delays."""

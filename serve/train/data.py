@@ -5,21 +5,16 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from eagle3_jax.training.packing import Sample
-from serve.demo.recipe import MakeSamples
 
 T = TypeVar("T")
-
-
-class Records(Protocol):
-    """Conversations `{"messages": [...], "tools": [...]}` by number."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
+Message = dict[str, Any]
+MakeSamples = Callable[[Sequence[Message], Sequence[Message]], list[Sample]]
+"""A function that returns the samples of a conversation's messages and tools."""
 
 
 class JsonLines:
@@ -78,7 +73,11 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
-def open_records(data: str, split: str) -> JsonLines | HubRecords:
+Records = JsonLines | HubRecords
+"""Conversations `{"messages": [...], "tools": [...]}` by number."""
+
+
+def open_records(data: str, split: str) -> Records:
     """Open a JSONL file, or a data set of this name; ValueError or OSError if there is none."""
     path = Path(data)
     return JsonLines(path) if path.suffix in (".jsonl", ".json") else HubRecords(data, split)
@@ -92,7 +91,7 @@ class ConversationSamples:
     of their content.
     """
 
-    def __init__(self, records: JsonLines | HubRecords, make: MakeSamples, longest: int) -> None:
+    def __init__(self, records: Records, make: MakeSamples, longest: int) -> None:
         """Read the records; ValueError for one that is no conversation, or if no sample is left."""
         self._records, self._make = records, make
         self._counts, self.left_out, self.has_images = np.zeros(0, np.int64), 0, False
@@ -140,9 +139,7 @@ def _content(sample: Sample) -> Iterator[bytes]:
 
 
 def read_conversation(
-    records: JsonLines | HubRecords,
-    index: int,
-    read: Callable[[Sequence[Any], Sequence[Any]], T],
+    records: Records, index: int, read: Callable[[Sequence[Any], Sequence[Any]], T]
 ) -> T:
     """Return `read` of a record's messages and tools; ValueError names the record."""
     try:
@@ -155,7 +152,7 @@ def read_conversation(
 
 
 def prompts_of(
-    records: JsonLines | HubRecords, count: int, check: Callable[[Any], None]
+    records: Records, count: int, check: Callable[[Any], None]
 ) -> list[tuple[Sequence[Any], Sequence[Any]]]:
     """Return messages before the last answer, and tools, of the first answered conversations.
 

@@ -8,16 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from convert import load_tokenizer
-from convert.hub.checkpoint import check_roles, find_checkpoint
-from convert.hub.source import source_of
-from convert.load import prepare_target
 from convert.published.parameters import abstract_draft
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
-from eagle3_jax.training.batches import ImageEncoder, count_batches, packed_batches
+from eagle3_jax.training.batches import count_batches, packed_batches
 from eagle3_jax.training.distillation import TargetHead
 from eagle3_jax.training.draft import (
     DraftModels,
@@ -27,11 +23,9 @@ from eagle3_jax.training.draft import (
     split_draft,
 )
 from eagle3_jax.training.features import feature_pass, known_features
-from eagle3_jax.training.loop import Batches, Evaluation, StepFunction, TrainState
+from eagle3_jax.training.loop import Evaluation, StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.placement import Placement, training_mesh, with_whole_embedding
-from serve.demo import recipe
-from serve.options.checkpoint import ACTIVATIONS
+from eagle3_jax.training.placement import Placement, with_whole_embedding
 from serve.train.draft_model import (
     DraftPlan,
     export_draft,
@@ -40,7 +34,7 @@ from serve.train.draft_model import (
 )
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 from serve.train.run import new_output, run
-from serve.train.samples import Data, image_encoder, open_samples
+from serve.train.samples import Data, image_encoder, open_samples, prepare_training
 
 
 def train_draft(options: argparse.Namespace) -> bool:
@@ -57,18 +51,7 @@ def _train(options: argparse.Namespace) -> bool:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
         )
-    directory = find_checkpoint(source_of(options, options.target, options.revision))
-    check_roles(directory, None)
-    tokenizer = load_tokenizer(directory)
-    placement = Placement(
-        training_mesh(
-            options.data_parallel_size,
-            options.tensor_parallel_size,
-            enable_expert_parallel=options.enable_expert_parallel,
-        )
-    )
-    activations = ACTIVATIONS[options.quantize_activations]
-    prepared = prepare_target(directory, mesh=placement.mesh, quantize_activations=activations)
+    directory, tokenizer, prepared, placement = prepare_training(options)
     plan = plan_draft(options, prepared.model)
     placement.check(abstract_draft(plan.config, jnp.float32), options.rows)
     prompts = _prompts(options, tokenizer, prepared.model.config)
@@ -77,7 +60,14 @@ def _train(options: argparse.Namespace) -> bool:
     if options.features and not options.eval_every:  # then nothing runs the layers
         prepared = replace(prepared, shared={*prepared.shared, "layers"})
     trainer = _trainer(options, plan, prepared.fill(), samples, placement)
-    batches = _batches(options, samples, image_encoder(samples, trainer.target, directory))
+    batches = packed_batches(
+        samples,
+        options.rows * options.accumulate,
+        options.row_length,
+        seed=options.seed,
+        epochs=options.epochs,
+        encode=image_encoder(samples, trainer.target, directory),
+    )
     evaluation = _evaluation(options, trainer, tokenizer, prompts)
     outcome, checkpoints = run(options, trainer.state, trainer.step, batches, evaluation)
     if outcome.step < options.steps:
@@ -92,24 +82,13 @@ def _train(options: argparse.Namespace) -> bool:
 
 def _set_epochs(options: argparse.Namespace, samples: Data) -> None:
     """Set both options.steps and options.epochs, each from the other."""
-    if isinstance(samples, recipe.DemoSamples):
-        options.steps, options.epochs = options.steps or options.demo_steps, 1
-    elif options.steps is None:
+    if options.steps is None:
         options.epochs = options.epochs or 1
         rows, length = options.rows * options.accumulate, options.row_length
         lengths, epochs = samples.lengths, options.epochs
         options.steps = count_batches(lengths, rows, length, seed=options.seed, epochs=epochs)
     else:
         options.epochs = options.steps  # more than enough
-
-
-def _batches(options: argparse.Namespace, samples: Data, encode: ImageEncoder | None) -> Batches:
-    """Return the batches; the synthetic corpus keeps its order, because it is mixed already."""
-    seed = None if isinstance(samples, recipe.DemoSamples) else options.seed
-    rows, epochs = options.rows * options.accumulate, options.epochs
-    return packed_batches(
-        samples, rows, options.row_length, seed=seed, epochs=epochs, encode=encode
-    )
 
 
 @dataclass(frozen=True)

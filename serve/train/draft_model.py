@@ -32,7 +32,6 @@ from eagle3_jax.layers.quantized import QuantizedKernel
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.draft import draft_vocabulary
-from serve.demo import recipe
 from serve.train.samples import Data
 
 HEAD_DIM = 64
@@ -129,11 +128,9 @@ def _check_aux_layers(ids: tuple[int, ...], target: TargetConfig) -> None:
 
 def _usual_shape(options: argparse.Namespace, config: TargetConfig) -> DraftConfig:
     heads = max(config.hidden_size // HEAD_DIM, 1)
-    is_corpus = options.data is None and getattr(options, "features", None) is None
-    everything = recipe.DRAFT_VOCAB if is_corpus else config.vocab_size
     return DraftConfig(
         vocab_size=config.vocab_size,
-        draft_vocab_size=min(options.draft_vocab or everything, config.vocab_size),
+        draft_vocab_size=min(options.draft_vocab or config.vocab_size, config.vocab_size),
         hidden_size=config.hidden_size,
         target_hidden_size=config.hidden_size,
         intermediate_size=options.intermediate_size or 4 * config.hidden_size,

@@ -12,7 +12,6 @@ from eagle3_jax.mesh import mesh_of, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
-from serve.demo.corpus import CATEGORIES, held_out_prompts
 from serve.pair.generation_config import SamplingDefaults
 from serve.pair.loading import LoadedPair, build_engine
 from serve.train.answers import read_contents
@@ -67,20 +66,12 @@ class ServedAcceptance:
         )
 
 
-def evaluation_prompts(
-    tokenizer: Tokenizer, data: str | None, split: str, count: int
-) -> list[list[int]]:
-    """Return `count` prompts of a file or data set, or of the corpus's held-out part."""
-    if data is None:
-        each = -(-count // len(CATEGORIES))
-        found: list[Any] = [
-            (c.prompt, c.tools) for name in CATEGORIES for c in held_out_prompts(name, each)
-        ]
-    else:
-        found = list(prompts_of(open_records(data, split), count, _check_text_alone))
+def evaluation_prompts(tokenizer: Tokenizer, data: str, split: str, count: int) -> list[list[int]]:
+    """Return `count` prompts of a file or data set."""
+    found = prompts_of(open_records(data, split), count, _check_text_alone)
     if not found:
         raise ValueError(f"--eval-data {data}: no conversation has an answer")
-    return [tokenizer.encode_chat(list(m), tools=list(t) or None) for m, t in found[:count]]
+    return [tokenizer.encode_chat(list(m), tools=list(t) or None) for m, t in found]
 
 
 def _check_text_alone(messages: Sequence[Any]) -> None:

@@ -16,8 +16,6 @@ from convert.command_line.options import (
 from convert.hub.source import add_hub_flags
 from serve.options.checkpoint import ACTIVATIONS
 
-TARGET_STEPS, DRAFT_STEPS = 4500, 460
-SIGHT_STEPS, SIGHT_DRAFT_STEPS = 8000, 1500
 DRAFT_EXAMPLE = (
     "eagle3-train draft --target /models/Kimi-K2.5 --output /models/my-draft "
     "--data conversations.jsonl"
@@ -49,40 +47,10 @@ class RunFlags:
 
 
 @dataclass(frozen=True)
-class SmallTargetFlags:
-    """A small target for the synthetic corpus."""
-
-    steps: int = option("--steps N", "optimiser steps", COUNT, default=TARGET_STEPS)
-    architecture: str = option(
-        "--architecture",
-        "architecture of the small model",
-        default="kimi",
-        choices=("kimi", "minimax"),
-    )
-
-
-@dataclass(frozen=True)
-class VisionFlags:
-    """A small pair that sees."""
-
-    steps: int = option(
-        "--steps N", "optimiser steps of target and vision part", COUNT, default=SIGHT_STEPS
-    )
-    draft_steps: int = option(
-        "--draft-steps N", "optimiser steps of the draft", COUNT, default=SIGHT_DRAFT_STEPS
-    )
-    eval_pictures: int = option(
-        "--eval-pictures N", "held-out questions to answer at the end", COUNT, default=400
-    )
-
-
-@dataclass(frozen=True)
 class LengthFlags:
     """The length of a draft's training."""
 
-    steps: int | None = option(
-        "--steps N", f"of the optimiser; default: an epoch, demo: {DRAFT_STEPS}", COUNT
-    )
+    steps: int | None = option("--steps N", "of the optimiser; default: an epoch", COUNT)
     epochs: int | None = option("--epochs N", "times that each sample is used", COUNT)
 
 
@@ -115,7 +83,7 @@ class RequiredData:
 class DraftData:
     """The data that a draft is trained on."""
 
-    data: str | None = option("--data DATA", f"{CONVERSATIONS} (default: the synthetic corpus)")
+    data: str | None = option("--data DATA", CONVERSATIONS)
     features: Path | None = option(
         "--features DIR",
         "output of `eagle3-train features`, in place of --data; the target is not run",
@@ -298,22 +266,10 @@ class FeaturesFlags:
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of eagle3-train with their options."""
-    target = commands.add_parser(
-        "target",
-        help="train a small target on the synthetic corpus",
-        example="eagle3-train target --output runs/target --steps 100",
-    )
-    _add(target, RunFlags, SmallTargetFlags)
-    vision = commands.add_parser(
-        "vision",
-        help="train a small pair that answers questions about pictures of shapes",
-        example="eagle3-train vision --output runs/vision",
-    )
-    _add(vision, RunFlags, VisionFlags)
     draft = commands.add_parser(
         "draft", help="train an EAGLE-3 draft by training-time test", example=DRAFT_EXAMPLE
     )
-    draft.set_defaults(demo_steps=DRAFT_STEPS, check=check_draft_flags)
+    draft.set_defaults(check=check_draft_flags)
     _add(draft, RunFlags)
     _add(draft.add_mutually_exclusive_group(), LengthFlags)
     add_hub_flags(draft)
@@ -353,15 +309,15 @@ def check_draft_flags(options: argparse.Namespace) -> None:
         raise ValueError("--eval-every needs one process: its engine does not run in several")
     if options.features and options.data:
         raise ValueError("give --data or --features, not both")
+    if not (options.features or options.data):
+        raise ValueError(
+            "give --data or --features; to try it out, `python -P -m eagle3_tools.make_demo corpus "
+            "FILE` (extra `tools`) writes conversations for --data"
+        )
     if options.features and (options.thinking, options.split) != ("auto", "train"):
         raise ValueError("--thinking and --split belong to the command that makes features")
-    own = options.data is not None or options.features is not None
-    if options.eval_every and own and options.eval_data is None:
+    if options.eval_every and options.eval_data is None:
         raise ValueError("--eval-every needs --eval-data: prompts that aren't trained on")
-    if options.epochs and not own:
-        raise ValueError(
-            "--epochs needs --data or --features: the synthetic corpus has no end; use --steps"
-        )
     distributed = options.coordinator_address, options.num_processes, options.process_id
     if len({part is None for part in distributed}) > 1:
         raise ValueError("--coordinator-address, --num-processes and --process-id go together")

@@ -7,15 +7,14 @@ import argparse
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from serve.train.asking import Answered, Asking, Unanswered
-from serve.train.data import HubRecords, JsonLines, Records, open_records
+from serve.train.data import Records, open_records, read_conversation
 
 LEFT_OUT = ".left_out.jsonl"
 
@@ -34,9 +33,7 @@ def regenerate(options: argparse.Namespace) -> bool:
     return True
 
 
-async def _ask_all(
-    options: argparse.Namespace, records: JsonLines | HubRecords, file: "AnswersFile"
-) -> None:
+async def _ask_all(options: argparse.Namespace, records: Records, file: "AnswersFile") -> None:
     count = min(len(records), options.conversations or len(records))
     waiting = [index for index in range(count) if index not in file.done]
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -46,7 +43,7 @@ async def _ask_all(
 
         async def work(asking: Asking, turns: Iterator[int]) -> None:
             for index in turns:  # shared: each worker takes the next
-                messages, tools = _conversation(records, index)
+                messages, tools = read_conversation(records, index, _as_given)
                 file.write(index, await asking.converse(index, messages, tools), tools)
                 progress.update(task, advance=1, description=file.summary)
 
@@ -54,15 +51,10 @@ async def _ask_all(
             await asyncio.gather(*(work(asking, turns) for _ in range(options.concurrency)))
 
 
-def _conversation(records: JsonLines | HubRecords, index: int) -> tuple[list, list]:
-    record = records[index]
-    try:
-        messages, tools = record["messages"], record.get("tools") or []
-        if all(isinstance(message["role"], str) for message in messages):
-            return list(messages), list(tools)
-    except (KeyError, TypeError, AttributeError):
-        pass
-    raise ValueError(f"{records.place(index)}: expected an object with `messages`")
+def _as_given(messages: Sequence[Any], tools: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    if not all(isinstance(message["role"], str) for message in messages):
+        raise ValueError("a role that is no text")
+    return list(messages), list(tools)
 
 
 class AnswersFile:
@@ -90,12 +82,7 @@ class AnswersFile:
     def __enter__(self) -> "AnswersFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._others.close()
 

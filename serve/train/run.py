@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -63,7 +62,7 @@ def run(
     directory = _directory(options)
     checkpoints = Checkpoints(directory / "checkpoints")
     with ExitStack() as stack:
-        logs = [stack.enter_context(log) for log in _logs(options, directory)]
+        logs = _logs(options, directory, stack)
 
         def report(number: int, metrics: dict[str, float]) -> None:
             for log in logs:
@@ -92,59 +91,35 @@ def _steps_logged(directory: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _logs(options: argparse.Namespace, directory: Path) -> list[Any]:
-    """Open the logs; only the first of several processes writes them."""
+def _logs(options: argparse.Namespace, directory: Path, stack: ExitStack) -> list[Log]:
+    """Open a bar, lines of JSON, event files and Weights & Biases; the first process writes them.
+
+    The bar prints nothing without a terminal.
+    """
     if jax.process_index():
         return []
-    directory.mkdir(parents=True, exist_ok=True)
-    logs = [_bar(options.steps), _lines(directory / LOG), _tensorboard(directory)]
-    return [*logs, _wandb(options)] if options.wandb else logs
-
-
-@contextmanager
-def _bar(steps: int) -> Iterator[Log]:
-    """Show a bar with the latest metrics; prints nothing without a terminal."""
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, TextColumn("{task.description}")) as progress:
-        task = progress.add_task("", total=steps)
-
-        def show(number: int, metrics: dict[str, float]) -> None:
-            text = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
-            progress.update(task, completed=number, description=text)
-
-        yield show
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Log]:
-    """Write a line of JSON per step."""
-    with path.open("a", buffering=1, encoding="utf-8") as file:
-
-        def write(number: int, metrics: dict[str, float]) -> None:
-            entry = {"step": number, "time": time.strftime("%H:%M:%S"), **metrics}
-            file.write(f"{json.dumps(entry)}\n")
-
-        yield write
-
-
-@contextmanager
-def _tensorboard(directory: Path) -> Iterator[Log]:
-    """Write event files beside the checkpoints."""
     from tensorboardX import SummaryWriter  # Imports PyTorch if it is there: 1.3 s and 200 MB.
 
-    with SummaryWriter(str(directory / "tensorboard")) as writer:
+    directory.mkdir(parents=True, exist_ok=True)
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = stack.enter_context(Progress(*columns, TextColumn("{task.description}")))
+    task = bar.add_task("", total=options.steps)
+    file = stack.enter_context((directory / LOG).open("a", buffering=1, encoding="utf-8"))
+    events = stack.enter_context(SummaryWriter(str(directory / "tensorboard")))
 
-        def write(number: int, metrics: dict[str, float]) -> None:
-            for name, value in metrics.items():
-                writer.add_scalar(name, value, number)
+    def show(number: int, metrics: dict[str, float]) -> None:
+        text = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        bar.update(task, completed=number, description=text)
 
-        yield write
+    def write(number: int, metrics: dict[str, float]) -> None:
+        entry = {"step": number, "time": time.strftime("%H:%M:%S"), **metrics}
+        file.write(f"{json.dumps(entry)}\n")
+        for name, value in metrics.items():
+            events.add_scalar(name, value, number)
 
-
-@contextmanager
-def _wandb(options: argparse.Namespace) -> Iterator[Log]:
-    """Log to a run of Weights & Biases."""
+    if not options.wandb:
+        return [show, write]
     import wandb  # pyright: ignore[reportMissingImports]
 
-    with wandb.init(project=options.wandb, name=options.output.name) as started:
-        yield lambda number, metrics: started.log(metrics, step=number)
+    started = stack.enter_context(wandb.init(project=options.wandb, name=options.output.name))
+    return [show, write, lambda number, metrics: started.log(metrics, step=number)]

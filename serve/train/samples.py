@@ -1,26 +1,47 @@
-"""Open the training data that a command's flags describe."""
+"""Open the target and the training data that a command's flags describe."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convert import load_vision
-from convert.load import holds_vision, prepare_vision
+from convert import load_tokenizer, load_vision
+from convert.abstract_model import AbstractModel
+from convert.hub.checkpoint import check_roles, find_checkpoint
+from convert.hub.source import source_of
+from convert.load import holds_vision, prepare_target, prepare_vision
 from convert.text.tokenizer import Tokenizer
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder
+from eagle3_jax.training.placement import Placement, training_mesh
 from serve.chat_setup import set_up_images
-from serve.demo import recipe
 from serve.images.options import ImageOptions
 from serve.images.reader import ImageReader, NoImages
+from serve.options.checkpoint import ACTIVATIONS
 from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.train.answers import SampleMaker
 from serve.train.data import ConversationSamples, open_records
 from serve.train.features import Computed, FeatureSamples
 
-Data = ConversationSamples | FeatureSamples | recipe.DemoSamples
+Data = ConversationSamples | FeatureSamples
+
+
+def prepare_training(
+    options: argparse.Namespace,
+) -> tuple[Path, Tokenizer, AbstractModel[Target], Placement]:
+    """Return the target's directory, tokenizer and abstract model, and the devices for it."""
+    directory = find_checkpoint(source_of(options, options.target, options.revision))
+    check_roles(directory, None)
+    tokenizer = load_tokenizer(directory)
+    mesh = training_mesh(
+        options.data_parallel_size,
+        options.tensor_parallel_size,
+        enable_expert_parallel=options.enable_expert_parallel,
+    )
+    activations = ACTIVATIONS[options.quantize_activations]
+    prepared = prepare_target(directory, mesh=mesh, quantize_activations=activations)
+    return directory, tokenizer, prepared, Placement(mesh)
 
 
 def open_samples(
@@ -30,23 +51,16 @@ def open_samples(
     aux_layer_ids: Sequence[int],
     checkpoint: Path,
 ) -> Data:
-    """Open features, conversations or the embedded corpus, and report omitted samples.
+    """Open features or conversations, and report omitted samples.
 
     `target` may be abstract; `checkpoint` is its directory. Raises ValueError for unusable data.
     """
-    if options.features:
-        samples = FeatureSamples(options.features, options.row_length)
-        samples.check(Computed.by(options, target, aux_layer_ids, checkpoint))
-        _say_left_out(samples.left_out, options, target.config)
-        return samples
-    if options.data is not None:
+    if options.features is None:
         return open_conversations(options, tokenizer, target.config, checkpoint)
-    if options.row_length < recipe.ROW_LENGTH:
-        raise ValueError(
-            f"--row-length must be {recipe.ROW_LENGTH} or more: conversations of the corpus are as "
-            f"long; got {options.row_length}"
-        )
-    return recipe.DemoSamples(_maker(options, tokenizer, target.config, NoImages()), options.seed)
+    samples = FeatureSamples(options.features, options.row_length)
+    samples.check(Computed.by(options, target, aux_layer_ids, checkpoint))
+    _say_left_out(samples.left_out, options, target.config)
+    return samples
 
 
 def open_conversations(
@@ -55,7 +69,8 @@ def open_conversations(
     """Open the samples of options.data that fit into a row and the target's context."""
     records = open_records(options.data, options.split)
     longest = min(options.row_length, config.max_position_embeddings)
-    maker = _maker(options, tokenizer, config, _images(options, checkpoint))
+    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *config.eos_token_ids)))
+    maker = SampleMaker(tokenizer, ends, options.thinking, _images(options, checkpoint))
     samples = ConversationSamples(records, maker, longest)
     _say_left_out(samples.left_out, options, config)
     return samples
@@ -80,16 +95,6 @@ def _images(options: argparse.Namespace, checkpoint: Path) -> ImageReader | NoIm
     )
     vision = prepare_vision(checkpoint).model if holds_vision(checkpoint) else None
     return set_up_images(given, vision, WHOLE_PROCESS)
-
-
-def _maker(
-    options: argparse.Namespace,
-    tokenizer: Tokenizer,
-    config: TargetConfig,
-    images: ImageReader | NoImages,
-) -> SampleMaker:
-    ends = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *config.eos_token_ids)))
-    return SampleMaker(tokenizer, ends, options.thinking, images)
 
 
 def _say_left_out(count: int, options: argparse.Namespace, config: TargetConfig) -> None:

@@ -10,16 +10,11 @@ import jax
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from convert import load_tokenizer
-from convert.hub.checkpoint import check_roles, find_checkpoint
-from convert.hub.source import source_of
-from convert.load import prepare_target
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.batches import ImageEncoder
 from eagle3_jax.training.features import feature_pass
 from eagle3_jax.training.packing import Features, PackedBatch, Sample, padded
-from eagle3_jax.training.placement import Placement, training_mesh
-from serve.options.checkpoint import ACTIVATIONS
+from eagle3_jax.training.placement import Placement
 from serve.train.data import ConversationSamples
 from serve.train.draft_model import plan_draft
 from serve.train.features import (
@@ -29,19 +24,12 @@ from serve.train.features import (
     path_of,
     write_samples,
 )
-from serve.train.samples import image_encoder, open_conversations
+from serve.train.samples import image_encoder, open_conversations, prepare_training
 
 
 def write_features(options: argparse.Namespace) -> bool:
     """Write features of `options.data` to `options.to`; False if interrupted."""
-    directory = find_checkpoint(source_of(options, options.target, options.revision))
-    check_roles(directory, None)
-    tokenizer = load_tokenizer(directory)
-    data_size, size = options.data_parallel_size, options.tensor_parallel_size
-    experts = options.enable_expert_parallel
-    place = Placement(training_mesh(data_size, size, enable_expert_parallel=experts))
-    activations = ACTIVATIONS[options.quantize_activations]
-    prepared = prepare_target(directory, mesh=place.mesh, quantize_activations=activations)
+    directory, tokenizer, prepared, place = prepare_training(options)
     aux_layer_ids = plan_draft(options, prepared.model).config.aux_layer_ids
     place.check_rows(options.rows)
     samples = open_conversations(options, tokenizer, prepared.model.config, directory)

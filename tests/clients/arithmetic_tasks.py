@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from convert.text.tokenizer import load_tokenizer
+from eagle3_tools.make_demo.corpus import held_out_prompts
 from serve.demo import demo_target_dir
-from serve.demo.corpus import held_out_prompts
 
 COMMON = """\
 task: {name}

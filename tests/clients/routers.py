@@ -1,6 +1,5 @@
 """vllm-router and sglang-router in front of two replicas, driven by locust."""
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from clients.client import Counts, Server
 from clients.environments import make_environment
 from clients.load_clients import LOCUST
 from clients.runs import Run, is_healthy, run_client, version_of
+from probe import free_port
 
 from eagle3_tools.bench.load.server_process import metric
 
@@ -54,7 +54,7 @@ def run_router(
 @contextmanager
 def _routing(router: Router, replicas: Sequence[Server], programs: Path) -> Iterator[str]:
     """The router's address, once it answers /health."""
-    port, metrics = _free_port(), _free_port()
+    port, metrics = free_port(), free_port()
     urls = [replica.url for replica in replicas]
     argv = [programs / router.command[0], *router.command[1:], "--worker-urls", *urls]
     argv += ["--policy", "round_robin", "--host", "127.0.0.1", "--port", str(port)]
@@ -79,9 +79,3 @@ def _answered(server: Server) -> float:
     text = httpx.get(f"{server.url}/metrics").text
     name = "vllm:request_success_total"
     return sum(metric(text, name, finished_reason=reason) for reason in REASONS)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

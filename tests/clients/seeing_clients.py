@@ -8,7 +8,7 @@ from pathlib import Path
 from clients.client import Client, Counts, Server
 from clients.lm_eval_client import read as read_samples
 
-from serve.demo.pictures.questions import FILE, write_questions
+from eagle3_tools.make_demo.pictures.questions import FILE, write_questions
 
 SCRIPT = Path(__file__).with_name("picture_script.py")
 PICTURES, QUESTIONS, TASK = "pictures", 24, "pictures"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed; see make ray-test")
-from test_ray_serve import answer, processes, serving, wait_until
+from probe import wait_for
+from test_ray_serve import answer, processes, serving
 
 
 def test_a_replica_comes_when_one_has_more_requests_than_it_should(
@@ -19,7 +20,7 @@ def test_a_replica_comes_when_one_has_more_requests_than_it_should(
         assert len(processes()) == 1
         until = time.monotonic() + 200
         asking = [clients.submit(answers_until, until) for _ in range(6)]
-        wait_until(lambda: len(processes()) == 2, 200)
+        wait_for(lambda: len(processes()) == 2, 200, every_s=0.5)
         assert len({one for client in asking for one in client.result()}) == 1
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from probe import wait_for
 from taken_names import folder_with_taken_names
 
 pytestmark = pytest.mark.skipif(
@@ -104,13 +105,6 @@ def started(
         return Server(process, port, log)
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Iterator[Server]:
     """One process with one device, which may still compile."""
@@ -169,9 +163,9 @@ def test_a_successor_that_is_killed_while_it_compiles_has_a_successor(
     expected = alone.answers()
     assert together.answers() == expected
     os.kill(together.pids()[0], signal.SIGKILL)
-    wait_until(lambda: len(together.pids()) == 2, 60)
+    wait_for(lambda: len(together.pids()) == 2, 60)
     os.kill(together.pids()[1], signal.SIGKILL)
-    wait_until(lambda: "starting all processes again, start 2 of at most 3" in together.said(), 60)
+    wait_for(lambda: "starting all processes again, start 2 of at most 3" in together.said(), 60)
     assert together.answers() == expected
 
 
@@ -185,11 +179,11 @@ def check_end(server: Server, process: int, how: signal.Signals) -> None:
         began = time.monotonic()
         os.kill(server.pids(process)[-1], how)
         named = re.compile(rf"^error: lost process {process} \(", re.M)
-        wait_until(lambda: named.search(server.said()), NAMED_WITHIN_S[how])
+        wait_for(lambda: named.search(server.said()), NAMED_WITHIN_S[how])
         print(f"{how.name} of process {process}: named after {time.monotonic() - began:.2f} s")
         reasons = [ending.result() for ending in endings]
         refused = httpx.post(server.completions, json=BODIES[0], timeout=60)
         assert refused.status_code == 503 and refused.headers["Retry-After"]
-        wait_until(lambda: len(server.pids()) == 2, 60)
+        wait_for(lambda: len(server.pids()) == 2, 60)
         print(f"placed again after {time.monotonic() - began:.2f} s")
     assert all(f"lost process {process} (" in reason for reason in reasons)

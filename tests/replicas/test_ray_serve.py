@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from probe import status_of
+from probe import status_of, wait_for
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; see make ray-test"
@@ -52,7 +51,7 @@ def serving(
     command += ["--demo", "--max-num-seqs", "1", "--num-gpu-blocks-override", "65"]
     with subprocess.Popen(command, env=environment) as process:
         try:
-            wait_until(lambda: asked("/health"), 500)
+            wait_for(lambda: asked("/health"), 500, every_s=0.5)
             yield process
         finally:
             process.send_signal(signal.SIGINT)
@@ -61,13 +60,6 @@ def serving(
 
 def asked(path: str) -> bool:
     return status_of(f"{URL}{path}") == 200
-
-
-def wait_until(condition: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.5)
 
 
 def answer(_: int = 0) -> str:
@@ -97,7 +89,7 @@ def test_a_replica_that_is_killed_is_replaced_and_requests_are_answered_meanwhil
     victim.kill()
     answers = {answer() for _ in range(4)}
     assert answers == {before}
-    wait_until(lambda: len({p.pid for p in processes()} - {victim.pid}) == REPLICAS, 300)
+    wait_for(lambda: len({p.pid for p in processes()} - {victim.pid}) == REPLICAS, 300, every_s=0.5)
 
 
 def processes() -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +32,20 @@ def say(serve: Serve) -> Serve:
         return serve(engine, **{"tokenizer": engine.tokenizer, **options})
 
     return start
+
+
+@pytest.fixture
+def mistake(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Read a command line, which must end with status 2 and one line; return the line."""
+
+    def told(read: Callable[..., object], *argv: str, **fields: object) -> str:
+        with pytest.raises(SystemExit, match="2"):
+            read(*argv, **fields)
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    return told
 
 
 @pytest.fixture

@@ -174,14 +174,6 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
         yield replace(server, engine=engine)
 
 
-def wait_for(condition: Callable[[], object], most_s: float = 5.0) -> None:
-    """Returns once the condition holds; fails after so many seconds."""
-    deadline = time.monotonic() + most_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
 class StuckTokenizer(CharTokenizer):
     """Takes a minute for a text that says so."""
 

@@ -8,13 +8,12 @@ import argparse
 import itertools
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -28,6 +27,8 @@ import psutil
 from fuzz_requests import Sent, requests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+
+from eagle3_tools.bench.load.server_process import serving
 
 CLIENTS = 8
 PATIENCE_S = 30.0
@@ -136,26 +137,6 @@ def leftovers(http: httpx.Client) -> dict[str, float]:
         time.sleep(0.1)
 
 
-@contextmanager
-def demo_server(log: Path, *flags: str) -> Iterator[tuple[httpx.URL, psutil.Process]]:
-    """`eagle3-serve --demo` on a free port."""
-    code = "import sys; from serve.cli import main; sys.exit(main(sys.argv[1:]))"
-    with (
-        log.open("w") as written,
-        subprocess.Popen(
-            [sys.executable, "-c", code, "--demo", "--port", "0", *flags], stderr=written
-        ) as server,
-    ):
-        try:
-            while not (found := re.search(r"ready: (http://\S+)/v1", log.read_text())):
-                if server.poll() is not None:
-                    raise RuntimeError(f"the server did not start: {log.read_text()}")
-                time.sleep(0.2)
-            yield httpx.URL(found[1]), psutil.Process(server.pid)
-        finally:
-            server.terminate()
-
-
 def main() -> int:
     """Returns 0 if everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,9 +145,10 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path("fuzz_server.log"))
     flags = parser.parse_args()
     with (
-        demo_server(flags.log, "--client-timeout", "2") as (url, process),
-        httpx.Client(base_url=url) as http,
+        serving(["--demo", "--client-timeout", "2"], flags.log) as (server, address),
+        httpx.Client(base_url=address) as http,
     ):
+        process, url = psutil.Process(server.pid), httpx.URL(address)
         openapi = http.get("/openapi.json").json()
         stream, memory, total = requests(openapi, flags.seed), [], Report()
         if find_spec("schemathesis"):

@@ -9,17 +9,14 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from probe import status_of
+from probe import free_port, status_of, wait_for
 
 IMPORTED = ["serve.launch", "serve.train.draft", "serve.hosts.lead", "serve.hosts.follow"]
 IMPORTED += ["convert.conversion.conversion", "httpx", "openai", "pytest"]
@@ -28,38 +25,31 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(IMPORTED)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Differences of a process from the one that it is forked from.
+def _run(
+    module: str,
+    argv: Sequence[str],
+    stdout: Connection | None,
+    environment: Mapping[str, str],
+    log: Path | None,
+    descriptors: int | None,
+    ignores_sighup: bool,
+) -> None:
+    """End the process with the status of `main`.
 
-    environment: JAX's variables are set as its options, which it read when it was imported.
-    log: the file of its standard error. descriptors: how many files it may open.
+    JAX's variables are set as its options, which it read when it was imported.
     """
+    import jax
 
-    environment: Mapping[str, str]
-    log: Path | None
-    descriptors: int | None
-    ignores_sighup: bool
-
-    def apply(self) -> None:
-        """In the new process."""
-        import jax
-
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if self.ignores_sighup else signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self.descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, self.descriptors))
-        os.environ.update(self.environment)
-        for name, value in self.environment.items():
-            if name.startswith("JAX_"):
-                jax.config.update(name.lower(), int(value) if value.isdigit() else value)
-        if self.log:
-            os.dup2(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-
-
-def _run(module: str, argv: Sequence[str], settings: Settings, stdout: Connection | None) -> None:
-    """Ends the process with the status of `main`."""
-    settings.apply()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores_sighup else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if descriptors is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    os.environ.update(environment)
+    for name, value in environment.items():
+        if name.startswith("JAX_"):
+            jax.config.update(name.lower(), int(value) if value.isdigit() else value)
+    if log:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     if stdout:
         os.dup2(stdout.fileno(), 1)
     sys.argv = [module, *argv]
@@ -69,8 +59,8 @@ def _run(module: str, argv: Sequence[str], settings: Settings, stdout: Connectio
 class Forked:
     """A process of `module.main(argv)`, with the methods of `subprocess.Popen`.
 
-    environment, log, descriptors: see Settings. piped: what it prints is read from `stdout`, which
-    ends with the block; else it is lost.
+    log: the file of its standard error. descriptors: how many files it may open. piped: what it
+    prints is read from `stdout`, which ends with the block; else it is lost.
     """
 
     def __init__(
@@ -84,10 +74,9 @@ class Forked:
         piped: bool = False,
     ) -> None:
         ignores_sighup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        settings = Settings(environment or {}, log, descriptors, ignores_sighup)
         reader, writer = CONTEXT.Pipe(duplex=False) if piped else (None, None)
-        arguments = module, list(argv), settings, writer
-        self._process = CONTEXT.Process(target=_run, args=arguments)
+        settings = environment or {}, log, descriptors, ignores_sighup
+        self._process = CONTEXT.Process(target=_run, args=(module, list(argv), writer, *settings))
         self._process.start()
         self.pid = self._process.pid or 0
         self.stdout: IO[str] | None = None
@@ -134,17 +123,16 @@ def serving(
 ) -> Iterator[tuple[Forked, str]]:
     """An eagle3-serve with these flags on a free port, which is ready, and its address. module: the
     one whose `main` serves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     with Forked(module, [*flags, "--port", f"{port}"]) as process:
+
+        def ready() -> bool:
+            assert process.poll() is None, f"it ended with {process.returncode}"
+            return status_of(f"{url}/health") == 200
+
         try:
-            deadline = time.monotonic() + timeout_s
-            while status_of(f"{url}/health") != 200:
-                assert process.poll() is None, f"it ended with {process.returncode}"
-                assert time.monotonic() < deadline, f"it was not ready within {timeout_s} s"
-                time.sleep(0.1)
+            wait_for(ready, timeout_s, every_s=0.1)
             yield process, url
         finally:
             process.terminate()

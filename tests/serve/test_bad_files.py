@@ -40,11 +40,6 @@ def test_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "eagle3-generate: error: temperature" in capsys.readouterr().err
 
 
-def test_missing_shard(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (target / "model-00002-of-000003.safetensors").unlink()
-    assert "model-00002-of-000003.safetensors" in refused([str(target)], capsys)
-
-
 def test_tampered_store(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = tmp_path / "made"
     assert convert_main([str(target), str(made)]) == 0

@@ -116,14 +116,6 @@ def test_bad_requests_are_refused_and_the_server_goes_on(
     assert good["usage"]["completion_tokens"] == 2
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"size": {"type": "integer"}, "kind": {"enum": ["big", "small"]}},
-    "required": ["size", "kind"],
-    "additionalProperties": False,
-}
-
-
 class Weather(BaseModel):
     """The arguments of a call; what JSON Schema says of it goes with the request."""
 

@@ -186,22 +186,6 @@ def test_every_variable_is_named(command: Published) -> None:
     assert sorted(named) == sorted(command.environment)
 
 
-def test_the_card_means_these_options() -> None:
-    options, without_effect = parse_serve_flags(EAGLE3_FP8_CARD.arguments)
-    assert (options.model, options.speculation.draft) == (
-        "amd/Kimi-K2.5-MXFP4",
-        "amd/kimi-k2.5-eagle3-fp8",
-    )
-    assert (options.port, options.max_model_len) == (8888, 2304)
-    assert options.engine.num_speculative_tokens == 6
-    assert not options.engine.enable_prefix_caching
-    assert options.memory is not None and options.memory.share == 0.9
-    parallel = options.parallel
-    assert (parallel.tensor_parallel_size, parallel.draft_tensor_parallel_size) == (4, 1)
-    assert without_effect == ["--trust-remote-code"]
-    assert options.engine.mm_encoder_tp_mode == "data"
-
-
 def tokenizer_with_marks(into: Path) -> Path:
     """With those of thinking and calls in place of reserved tokens."""
     shutil.copytree(ORACLES / "tokenizer", into)

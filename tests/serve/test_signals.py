@@ -14,8 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fake_engine import expected_answer
-from fake_server import wait_for
-from probe import status_of
+from probe import status_of, wait_for
 from processes import Forked
 
 TESTS = Path(__file__).parent

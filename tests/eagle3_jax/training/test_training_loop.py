@@ -23,7 +23,7 @@ from eagle3_jax.training.loop import (
 )
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import Sample
-from eagle3_jax.training.target import target_step
+from eagle3_tools.make_demo.training.target import target_step
 
 OPTIMIZER = adamw(1e-2, 8, warmup=2)
 

@@ -10,11 +10,11 @@ from tiny_pair import random_batch, tiny_target
 from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import DecoderLayer
-from eagle3_jax.training import target_pass as dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
-from eagle3_jax.training.target import balance, target_step
-from eagle3_jax.training.target_pass import target_pass
+from eagle3_tools.make_demo.training import target_pass as dispatch
+from eagle3_tools.make_demo.training.target import balance, target_step
+from eagle3_tools.make_demo.training.target_pass import target_pass
 from pallas_kernels import grouped_mlp
 
 

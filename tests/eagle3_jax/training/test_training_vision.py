@@ -17,18 +17,18 @@ from eagle3_jax.full_pass import forward
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_jax.models.vision import VisionModel
-from eagle3_jax.training import target_pass as dispatch
 from eagle3_jax.training.loop import TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.packing import PackedBatch
-from eagle3_jax.training.target_pass import target_pass
-from eagle3_jax.training.vision import (
+from eagle3_jax.vision.packing import pack
+from eagle3_tools.make_demo.training import target_pass as dispatch
+from eagle3_tools.make_demo.training.target_pass import target_pass
+from eagle3_tools.make_demo.training.vision import (
     ImageTextBatch,
     VisionTargetModels,
     vision_step,
     with_image_rows,
 )
-from eagle3_jax.vision.packing import pack
 
 IMAGE, GRID, TOKENS = 7, (1, 4, 6), 6
 VISION = replace(

@@ -8,7 +8,8 @@ import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served, build_service, wait_for
+from fake_server import Served, build_service
+from probe import wait_for
 
 from serve.app import create_app
 

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import CharTokenizer, FakeEngine, expected_answer
-from fake_server import Served, build_service, wait_for
+from fake_server import Served, build_service
+from probe import wait_for
 
 from eagle3_jax.engine import RequestOutput, Round
 from serve.app import create_app

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from fake_engine import CharTokenizer, FakeEngine, expected_answer
-from fake_server import Served, wait_for
+from fake_server import Served
+from probe import wait_for
 from pydantic import ValidationError
 
 from serve.asgi.accepting import raise_limit, room_for_connections

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from several_processes import free_ports, written_key
+from probe import free_port
+from several_processes import written_key
 
 from serve.options.hosts import HostOptions
 
@@ -33,7 +34,7 @@ def said() -> list[str]:
 @pytest.fixture(params=[False, True], ids=["no key", "key"])
 def of(request: pytest.FixtureRequest, key: Path) -> Of:
     """Options of one of three processes."""
-    _, coordinator, calls = free_ports()
+    coordinator, calls = free_port(), free_port()
     known = key if request.param else None
     return lambda process: HostOptions(("127.0.0.1", coordinator), calls, 3, process, known)
 

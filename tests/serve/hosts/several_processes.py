@@ -3,10 +3,8 @@
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any
 import httpx
 from driving import drive
 from oracle_files import ORACLES
-from probe import status_of
+from probe import free_port, status_of, wait_for
 from taken_names import folder_with_taken_names
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
@@ -62,15 +60,6 @@ class Sizes:
         return [*flags, "-dp", f"{self.replicas}", "--enable-expert-parallel"]
 
 
-def free_ports() -> tuple[int, int, int]:
-    """For HTTP, JAX and calls."""
-    with socket.socket() as a, socket.socket() as b, socket.socket() as c:
-        for probe in (a, b, c):
-            probe.bind(("127.0.0.1", 0))
-        http, coordinator, calls = (probe.getsockname()[1] for probe in (a, b, c))
-        return http, coordinator, calls
-
-
 @contextmanager
 def several_processes(
     directory: Path,
@@ -79,7 +68,7 @@ def several_processes(
     while_meeting: Callable[[Group], object] = lambda group: None,
 ) -> Iterator[Group]:
     """while_meeting: called while process 0 waits for the others, which are not started."""
-    http, coordinator, calls = free_ports()
+    http, coordinator, calls = free_port(), free_port(), free_port()
     speculation = json.dumps({"model": str(DRAFT), "num_speculative_tokens": 3})
     command = [sys.executable, "-P", "-c", SERVER, str(target)]
     command += [*sizes.flags, "--num-processes", f"{sizes.count}"]
@@ -115,14 +104,12 @@ def several_processes(
 
 
 def wait_until_ready(group: Group) -> None:
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline:
+    def ready() -> bool:
         ended = [group.said(i) for i, p in enumerate(group.processes) if p.poll() is not None]
         assert not ended, ended
-        if status_of(f"{group.url}/health") == 200:
-            return
-        time.sleep(0.2)
-    raise AssertionError("the group was not ready in time")
+        return status_of(f"{group.url}/health") == 200
+
+    wait_for(ready, 400, every_s=0.2)
 
 
 def ask(group: Group, body: dict[str, Any]) -> list[int]:

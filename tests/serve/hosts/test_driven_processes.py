@@ -15,9 +15,8 @@ from eagle3_jax.engine.programs.messages import (
 )
 from eagle3_jax.engine.programs.remote import Devices, EngineInfo
 from serve.hosts.drive import drive
-from serve.hosts.engine_info import to_json
 from serve.hosts.follow import Follower
-from serve.hosts.messages import Kind, PeerLost, connect
+from serve.hosts.messages import Kind, PeerLost, connect, info_to_json
 from serve.hosts.rendezvous import join
 from serve.options.hosts import DRIVER, HostOptions
 
@@ -46,8 +45,8 @@ def test_who_has_no_devices_asks_process_0_alone(
         for dealer, name in zip(dealers, met, strict=True)
     )
     first.notify_leader("loading")
-    second.send(Kind.ENGINE_INFO, to_json(ENGINE_INFO._replace(num_pages=9)))
-    first.send(Kind.ENGINE_INFO, to_json(ENGINE_INFO))
+    second.send(Kind.ENGINE_INFO, info_to_json(ENGINE_INFO._replace(num_pages=9)))
+    first.send(Kind.ENGINE_INFO, info_to_json(ENGINE_INFO))
     leader = leading.result(10)
     assert isinstance(leader, Devices) and leader.info == ENGINE_INFO and "loading" in said
     leader.send(b"call")

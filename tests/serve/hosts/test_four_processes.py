@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from driving import sizes
 from engine_proof import EOS
+from probe import free_port
 from setups import Setup, pair_on_devices
-from several_processes import TESTS, free_ports
+from several_processes import TESTS
 from toy_tokenizer import ToyTokenizer
 from traffic import Run, drive_waves, random_requests
 from wide_pair import wide_target
@@ -61,12 +62,11 @@ def main(hosts: HostOptions, count: int, result: Path) -> int:
 
 def driven(directory: Path, count: int) -> tuple[Run, EngineStats]:
     """By all processes; each must end with 0."""
-    _, coordinator, calls = free_ports()
     paths = [str(TESTS.parent), *(str(TESTS / folder) for folder in FOLDERS)]
     environment = os.environ | {"PYTHONPATH": ":".join(paths)}
     environment |= {"JAX_NUM_CPU_DEVICES": f"{DEVICES}", "JAX_PLATFORMS": "cpu"}
     result = directory / "driven"
-    shared = [sys.executable, __file__, f"{coordinator}", f"{calls}", f"{PROCESSES}"]
+    shared = [sys.executable, __file__, f"{free_port()}", f"{free_port()}", f"{PROCESSES}"]
     running = [
         subprocess.Popen([*shared, f"{process}", f"{count}", str(result)], env=environment)
         for process in range(PROCESSES)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from fake_server import wait_for
 from malformed_hellos import malformed
+from probe import wait_for
 from several_processes import written_key
 
 from serve.hosts import messages

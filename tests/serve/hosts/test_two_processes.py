@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from malformed_hellos import send_malformed
+from probe import wait_for
 from several_processes import Group, Sizes, ask, plain_tokens, several_processes
 
 from serve.hosts.messages import connect
@@ -28,10 +29,7 @@ MALFORMED = 1000
 
 def wait_to_hear(group: Group, process: int, said: str, most_s: float) -> None:
     """Until the process has said it."""
-    deadline = time.monotonic() + most_s
-    while said not in group.said(process):
-        assert time.monotonic() < deadline, group.said(process)
-        time.sleep(0.1)
+    wait_for(lambda: said in group.said(process), most_s, lambda: group.said(process), 0.1)
 
 
 def annoy(group: Group) -> None:

@@ -23,7 +23,7 @@ class Work:
     async def _hold(self, client: str) -> None:
         async with self.turns.turn(client):
             self.order.append(client)
-            assert self.turns.num_held <= SLOTS
+            assert self.turns._held.total() <= SLOTS
             await self.poll.acquire()
 
     async def ask(self, clients: str) -> None:
@@ -39,7 +39,7 @@ class Work:
             for _ in range(5):
                 await asyncio.sleep(0)
         ends = await asyncio.gather(*(t for _, t in self.tasks), return_exceptions=True)
-        assert self.turns.num_held == 0 and self.turns._free == SLOTS
+        assert self.turns._held.total() == 0 and self.turns._free == SLOTS
         pairs = zip(self.tasks, ends, strict=True)
         return Counter(client for (client, _), end in pairs if isinstance(end, NoRoomError))
 

@@ -99,7 +99,7 @@ def test_an_image_is_answered_before_the_hostile_ones_that_came_first(
         given = {name: pool.submit(ask, server, one) for name, one in hostile.items()}
         for answer in given.values():
             answer.add_done_callback(lambda _: ended.append("hostile"))
-        while not turns_of(server, 1).num_held:
+        while not turns_of(server, 1)._held:
             assert len(ended) < 3, "too quick to be hostile"
         for size in (17, 18):
             status, message = ask(server, chat(part(picture(size))))

@@ -1,6 +1,7 @@
 """--kv-events-config: vLLM's fields, one line for each mistake."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -74,22 +75,15 @@ def test_a_start_says_whether_others_can_read_prompts(fields: dict, exposed: boo
         ('{"hwm": true}', "hwm must be an integer above 0; got True"),
     ],
 )
-def test_a_wrong_config_is_one_line(
-    text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        parse_serve_flags(["--demo", "--kv-events-config", text])
-    assert said in capsys.readouterr().err.splitlines()[-1]
+def test_a_wrong_config_is_one_line(text: str, said: str, mistake: Callable[..., str]) -> None:
+    assert said in mistake(parse, "--kv-events-config", text)
 
 
 def test_what_could_publish_nothing_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[..., str]
 ) -> None:
     """Without shared prefixes, and without the packages."""
-    with pytest.raises(SystemExit, match="2"):
-        parse("--no-enable-prefix-caching", **ON)
-    assert "--no-enable-prefix-caching" in capsys.readouterr().err.splitlines()[-1]
+    without = "--no-enable-prefix-caching"
+    assert without in mistake(parse, without, **ON)
     monkeypatch.setattr("serve.kv_events.config._packages_are_installed", lambda: False)
-    with pytest.raises(SystemExit, match="2"):
-        parse(**ON)
-    assert "eagle3-jax[kv-events]" in capsys.readouterr().err.splitlines()[-1]
+    assert "eagle3-jax[kv-events]" in mistake(parse, **ON)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_server import wait_for
 from kv_index import IndexCopy
+from probe import wait_for
 from vllm_wire import Subscriber, apply, follow
 
 from eagle3_jax.engine.kv.events import AllCleared, KVEvent, PagesRemoved, PagesStored

@@ -6,7 +6,6 @@ It refuses events with lookahead_token_ids, so they go without.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fake_server import Served, served_by, wait_for
+from fake_server import Served, served_by
+from probe import free_port, wait_for
 from simulated_device import VOCAB, simulated_pair
 
 from eagle3_jax.engine import Engine, EngineConfig
@@ -41,11 +41,6 @@ def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Served, KVE
             server = stack.enter_context(served_by(engine, kv_events=publisher))
             servers.append((server, publisher))
         yield servers
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
+from probe import wait_for
 
 from eagle3_jax.engine.kv.transfers import PromptPages
 from eagle3_jax.engine.page_tiers import KeyedSlot
@@ -38,11 +39,7 @@ class Store:
         return all((page == slot).all() for slot, page in self.filled.items())
 
 
-def eventually(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+eventually = partial(wait_for, most_s=30.0)
 
 
 def keep(server: PageServer, *names: str) -> None:
@@ -88,7 +85,7 @@ def listening(serve: Callable[[socket.socket], object]) -> Iterator[int]:
 
 def begun(puller: Puller, port: int, name: str = "a", keys: list[bytes] = KEYS) -> RemotePages:
     """A pull of the whole prompt."""
-    source = puller.source(RemotePrompt("127.0.0.1", port, name, PAGES, keys[-1]))
+    source = RemotePages(RemotePrompt("127.0.0.1", port, name, PAGES, keys[-1]), puller)
     assert source.match(keys) == PAGES
     source.load(SLOTS)
     return source

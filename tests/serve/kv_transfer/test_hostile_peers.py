@@ -1,6 +1,7 @@
 """Peers that lie, change bytes on their way, repeat an old connection or have another key: no page
 is stored under a key that it was not made for, and no stranger reads or releases pages."""
 
+import json
 import logging
 import socket
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from page_ends import (
     pulled,
 )
 
-from serve.kv_transfer.consumer import Puller
+from serve.kv_transfer.consumer import Puller, RemotePages
 from serve.kv_transfer.wire import LENGTH_BYTES, MAC_BYTES, Connection, RefusedError
 
 KEY, HEAD = b"k" * 32, LENGTH_BYTES + MAC_BYTES
@@ -60,7 +61,7 @@ def test_a_name_gives_nothing_to_who_does_not_know_its_prompt() -> None:
         puller = Puller(Store(), "f", shared_key=KEY)
         source = begun(puller, server.address[1], keys=OTHER_KEYS)
         assert not any(ended(source).values()) and puller.counts.failed == PAGES
-        puller.source(source.prompt).finish()
+        RemotePages(source.prompt, puller).finish()
         assert all(pulled(Store(), server.address[1], shared_key=KEY).values())
         eventually(lambda: server.acknowledged == 1)
 
@@ -190,9 +191,19 @@ def test_other_versions_and_protocols_are_one_line_at_each_end(
     assert len(told) == 2 and all(said in one for one in told), told
 
 
+def asking(pages: object, last_key: str = KEYS[-1].hex()) -> bytes:
+    """The request for these pages of the prompt that is kept."""
+    asked = {"transfer": "a", "fingerprint": "f", "last_key": last_key, "pages": pages}
+    return json.dumps(asked).encode()
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 2**20, b"[]", b'"a"', b"\xff", b"1" * 10**6, b'{"transfer": {}, "pages": 1e999}'],
+    [
+        *(b"[" * 2**20, b"[]", b'"a"', b"\xff", b"1" * 10**6, b'{"transfer": {}, "pages": 1e999}'),
+        *map(asking, ([PAGES], [-1], [0, 99], [True], ["0"], None)),
+        asking([], "00"),
+    ],
 )
 def test_a_request_that_is_none_is_refused(body: bytes) -> None:
     with producing() as server:

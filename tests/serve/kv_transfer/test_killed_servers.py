@@ -7,25 +7,22 @@ of one by a server that nobody killed.
 
 import json
 import random
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from oracle_files import ORACLES
-from probe import text_of
+from probe import free_port, text_of, wait_for
 from processes import serving
 
 from eagle3_tools.bench.load.server_process import metric
 
-ROUTER = Path(__file__).with_name("small_router.py")
+PATH = "/v1/completions"
+PREFILL = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
 READY_S, ANSWER_S, SETTLED_S = 300.0, 60.0, 30.0
 ENGINE = "--exact --max-num-seqs 2 --max-model-len 256 --num-gpu-blocks-override 40"
 CHUNKS = "--max-num-batched-tokens 32 --kv-offloading-size 0.1"
@@ -83,23 +80,22 @@ class Launched:
         return {name: self.metric(name) for name in names}
 
 
-@contextmanager
-def router(producer: Launched, consumer: Launched) -> Iterator[str]:
-    command = [sys.executable, str(ROUTER), producer.url, consumer.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.kill()
+def asked(url: str, salt: str = "", producer: str | None = None) -> list[Choice | None]:
+    """Return the answer to each prompt, bits of log-probabilities too; None if no answer came.
 
-
-def asked(url: str, salt: str = "") -> list[Choice | None]:
-    """Return the answer to each prompt, bits of log-probabilities too; None if no answer came."""
+    A prompt goes first to the producer if there is one, as by a router of vLLM's protocol.
+    """
 
     def ask(prompt: Prompt) -> Choice | None:
         body = {"prompt": prompt, "max_tokens": 8, "logprobs": 1, "temperature": 0.7, "seed": 3}
-        own = {"cache_salt": salt} if salt else {}
+        body |= {"cache_salt": salt} if salt else {}
+        if producer:
+            with suppress(httpx.HTTPError):
+                first = httpx.post(producer + PATH, json=body | PREFILL, timeout=ANSWER_S)
+                params = first.raise_for_status().json().get("kv_transfer_params")
+                body |= {"kv_transfer_params": params} if params else {}
         try:
-            answer = httpx.post(f"{url}/v1/completions", json=body | own, timeout=ANSWER_S)
+            answer = httpx.post(url + PATH, json=body, timeout=ANSWER_S)
         except httpx.HTTPError:
             return None
         return answer.json()["choices"][0] if answer.status_code == 200 else None
@@ -108,24 +104,17 @@ def asked(url: str, salt: str = "") -> list[Choice | None]:
         return list(threads.map(ask, prompts()))
 
 
-def killed_while_it_serves(victim: Launched, url: str, after_s: float) -> list[Choice | None]:
-    """Return the answers that came meanwhile."""
+def killed_while_it_serves(victim: Launched, after_s: float, *urls: str) -> list[Choice | None]:
+    """Return the answers that came meanwhile; `urls` are arguments of `asked`."""
     with ThreadPoolExecutor(1) as thread:
-        answers = thread.submit(asked, url)
+        answers = thread.submit(asked, *urls)
         time.sleep(after_s)
         victim.kill()
         return answers.result()
 
 
-def eventually(holds: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SETTLED_S
-    while not holds():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.05)
-
-
 def assert_gives_all_back(survivor: Launched) -> None:
-    eventually(lambda: not any(survivor.holds().values()), survivor.holds)
+    wait_for(lambda: not any(survivor.holds().values()), SETTLED_S, survivor.holds, 0.05)
 
 
 def assert_serves_whole_pages(producer: Launched) -> None:
@@ -161,9 +150,9 @@ def test_a_server_killed_while_it_serves_goes_on_from_whole_pages(
     with Launched(pair, *on_disk(tmp_path)) as server:
         expected = asked(server.url)
         assert None not in expected
-        eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
+        wait_for(lambda: any(tmp_path.rglob("*.page")), SETTLED_S)
         for _ in range(10 if pytestconfig.getoption("long") else 1):
-            told = killed_while_it_serves(server, server.url, rng.uniform(0, 1))
+            told = killed_while_it_serves(server, rng.uniform(0, 1), server.url)
             assert_right(told, expected)
             server.start()
             assert asked(server.url) == expected
@@ -177,8 +166,7 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
 ) -> None:
     """The producer is killed and started again on its directory, then the consumer, ten times."""
     rng = random.Random(11)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     extra = {"expiry_s": 3, "producers": [f"127.0.0.1:{port}"]}
     config = {"kv_role": "kv_both", "kv_connector_extra_config": extra}
     flags = [("--kv-transfer-config", json.dumps(config | {"kv_port": p})) for p in (port, 0)]
@@ -189,17 +177,17 @@ def test_of_two_servers_behind_a_router_the_one_that_is_left_loses_no_page(
         expected = asked(consumer.url, salt="apart")
         assert None not in expected
         for _ in range(10):
-            with router(producer, consumer) as url:
-                assert asked(url) == expected
-                eventually(lambda: any(tmp_path.rglob("*.page")), lambda: "nothing was written")
-                told = killed_while_it_serves(producer, url, rng.uniform(0, 1))
-                assert told == expected, "the consumer runs what the producer does not"
+            routed = consumer.url, "", producer.url
+            assert asked(*routed) == expected
+            wait_for(lambda: any(tmp_path.rglob("*.page")), SETTLED_S)
+            told = killed_while_it_serves(producer, rng.uniform(0, 1), *routed)
+            assert told == expected, "the consumer runs what the producer does not"
             assert_gives_all_back(consumer)
             producer.start()
-            with router(producer, consumer) as url:
-                assert asked(url) == expected
-                assert_serves_whole_pages(producer)
-                assert_right(killed_while_it_serves(consumer, url, rng.uniform(0, 1)), expected)
+            routed = consumer.url, "", producer.url
+            assert asked(*routed) == expected
+            assert_serves_whole_pages(producer)
+            assert_right(killed_while_it_serves(consumer, rng.uniform(0, 1), *routed), expected)
             assert_gives_all_back(producer)
             assert asked(producer.url) == expected
             consumer.start()

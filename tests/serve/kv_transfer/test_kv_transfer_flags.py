@@ -1,6 +1,7 @@
 """--kv-role, --kv-transfer-config and kv_transfer_params: each mistake is named."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,16 +64,13 @@ def test_every_field_counts(key_file: Path) -> None:
     ],
 )
 def test_an_address_of_other_machines_needs_a_key(
-    role: str, fields: dict[str, Any], key_file: Path, capsys: pytest.CaptureFixture[str]
+    role: str, fields: dict[str, Any], key_file: Path, mistake: Callable[..., str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        parse(kv_role=role, **fields)
-    assert f"give {FILE} FILE" in capsys.readouterr().err
-    parse(FILE, str(key_file), kv_role=role, **fields)
+    fields = {"kv_role": role, **fields}
+    assert f"give {FILE} FILE" in mistake(parse, **fields)
+    parse(FILE, str(key_file), **fields)
     key_file.chmod(0o640)
-    with pytest.raises(SystemExit):
-        parse(FILE, str(key_file), kv_role=role, **fields)
-    assert f"{FILE}: others can read" in capsys.readouterr().err
+    assert f"{FILE}: others can read" in mistake(parse, FILE, str(key_file), **fields)
 
 
 def consumer(**extra: object) -> dict[str, object]:
@@ -86,16 +84,8 @@ def consumer(**extra: object) -> dict[str, object]:
         ([], {"kv_role": "kv_all"}, "kv_role must be one of"),
         ([], {"engine_id": "a"}, "kv_role must be"),
         ([], {"kv_role": "kv_both", "kv_rank": 1}, "unknown fields ['kv_rank']"),
-        (
-            [],
-            {"kv_role": "kv_both", "kv_port": "1"},
-            "kv_port must be an integer in 0..65535",
-        ),
-        (
-            [],
-            {"kv_role": "kv_both", "kv_port": 70000},
-            "in 0..65535; got 70000",
-        ),
+        ([], {"kv_role": "kv_both", "kv_port": "1"}, "kv_port must be an integer in 0..65535"),
+        ([], {"kv_role": "kv_both", "kv_port": 70000}, "in 0..65535; got 70000"),
         ([], consumer(a=1), "there are expiry_s, pull_timeout_s, producers"),
         ([], consumer(producers=["10.0.0.1"]), "producers must be a list of HOST:PORT"),
         ([], consumer(producers="10.0.0.1:5"), "producers must be a list of HOST:PORT"),
@@ -112,11 +102,10 @@ def test_a_mistake_is_one_line_that_names_the_field(
     fields: dict[str, object],
     message: str,
     key_file: Path,
-    capsys: pytest.CaptureFixture[str],
+    mistake: Callable[..., str],
 ) -> None:
-    with pytest.raises(SystemExit):
-        parse(*(f"{key_file}" if flag == "KEY" else flag for flag in argv), **fields)
-    assert message in capsys.readouterr().err
+    given = [f"{key_file}" if flag == "KEY" else flag for flag in argv]
+    assert message in mistake(parse, *given, **fields)
 
 
 BODIES = {

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_ends import PAGES, SIZE, SLOTS, Store, begun, ended, eventually, producing, pulled
+from page_ends import KEYS, PAGES, SIZE, SLOTS, Store, begun, ended, eventually, producing, pulled
 from prometheus_client.parser import text_string_to_metric_families
 
 from eagle3_jax.engine.kv.transfers import PromptPages
-from serve.kv_transfer.consumer import Puller
-from serve.kv_transfer.producer import PageServer, _requested_pages
+from serve.kv_transfer.consumer import Puller, RemotePages, RemotePrompt
+from serve.kv_transfer.producer import PageServer
 from serve.telemetry.metrics import Metrics, render
 
 LOST, FOREIGN = 5, 200
@@ -54,18 +54,15 @@ def test_a_page_whose_name_ended_while_it_was_read_is_not_sent(ends_by: str) -> 
     assert taker.has_right_pages()
 
 
-@pytest.mark.parametrize("wanted", [[PAGES], [-1], [0, 99], [True], ["0"], None])
-def test_pages_are_asked_for_by_numbers_that_there_are(wanted: object) -> None:
-    asked = {"last_key": SLOTS[-1].key.hex(), "pages": wanted}
-    assert _requested_pages(SLOTS, asked) is None
-    assert _requested_pages(SLOTS, {"last_key": "00", "pages": []}) is None, (
-        "it does not know the prompt"
-    )
-    assert _requested_pages(SLOTS, asked | {"pages": [2, 0, PAGES - 1]}) == [
-        SLOTS[2],
-        SLOTS[0],
-        SLOTS[-1],
-    ]
+def test_some_pages_are_asked_for_in_any_order() -> None:
+    store = Store()
+    with producing() as server:
+        prompt = RemotePrompt("127.0.0.1", server.address[1], "a", PAGES, KEYS[-1])
+        source = RemotePages(prompt, Puller(store, "f"))
+        assert source.match(KEYS) == PAGES
+        source.load([SLOTS[2], SLOTS[0], SLOTS[-1]])
+        eventually(lambda: len(store.filled) == 3)
+    assert store.filled.keys() == {0, 2, PAGES - 1} and store.has_right_pages()
 
 
 def test_a_process_without_descriptors_goes_on_accepting_and_expiring(

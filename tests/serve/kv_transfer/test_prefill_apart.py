@@ -1,6 +1,5 @@
 """One engine runs a prompt, another goes on with its pages, over sockets of this machine."""
 
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from driving import Answer, drive, sizes
 from page_ends import eventually
+from probe import free_port
 from setups import Setup, pair_on_devices
 from simulated_device import SimulatedRunner, simulated_engine
 from tiny import VOCAB
@@ -170,8 +170,7 @@ def test_whatever_goes_wrong_costs_a_prefill(
     puller = taker[1].puller
     assert puller and producer[1].server
     if fault == "gone":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            params["remote_port"] = free.getsockname()[1]
+        params["remote_port"] = free_port()
     elif fault == "other_pair":
         puller.fingerprint = "another"
     elif fault == "other_prompt":

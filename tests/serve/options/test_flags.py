@@ -1,6 +1,7 @@
 """eagle3-serve's command line: names of two other engines, and what is refused."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,13 +15,16 @@ from serve.options.serve_options import ServeOptions
 SGLANG = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "d"]
 HOSTS = ["--coordinator-address", "[::1]:1", "--num-processes", "2", "--process-id", "0"]
 HOSTS += ["-tp", "8"]
+STEPS = "--speculative-num-steps"
 TREE = ["--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "12"]
 
 K0, K3 = EngineConfig(num_speculative_tokens=0), EngineConfig(num_speculative_tokens=3)
 TABLE = "num_speculative_tokens_per_batch_size"
+LENGTH, TOKENS = "synthetic_acceptance_length", "num_speculative_tokens"
 NOT_SAFE = [("--allowed-origins", "https://a.org"), ("--allowed-origins", "[1]")]
 NOT_SAFE += [("--allowed-methods", '["GET"]'), ("--root-path", "llm"), ("--ssl-keyfile", "a.pem")]
 NOT_SAFE += [("--allowed-hosts", "https://a.example"), ("--allowed-hosts", "a.example:80")]
+SHARES = [("--gpu-memory-utilization", "1.1"), ("--mem-fraction-static", "0")]
 BAD_KEYS = ("", " a", "ä", "a\n")
 KWARGS, ROPE = "--default-chat-template-kwargs", "--draft-rope-theta"
 SCALE = ["--kv-cache-dtype", "fp8", "--kv-cache-scale"]
@@ -174,14 +178,7 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", "--nonsense"], "--nonsense"),
         (["m", "--dtype", "float16"], "--dtype"),
         (["m", "--load-format", "dummy"], "--load-format"),
-        (
-            ["m", "--gpu-memory-utilization", "1.1"],
-            "--gpu-memory-utilization: must be above 0 and at most 1",
-        ),
-        (
-            ["m", "--mem-fraction-static", "0"],
-            "--mem-fraction-static: must be above 0 and at most 1",
-        ),
+        *((["m", flag, value], f"{flag}: must be above 0 and at most 1") for flag, value in SHARES),
         (
             ["m", "--gpu-memory-utilization", ".9", "--num-gpu-blocks-override", "99"],
             "give one: --gpu-memory-utilization, --num-gpu-blocks-override",
@@ -206,43 +203,28 @@ def test_values_that_change_nothing_are_taken() -> None:
         (["m", *spec(model="d", num_lookup_tokens=2)], "num_speculative_tokens=3..32; got 2"),
         (["--demo", "--adaptive", *spec(prompt_lookup_max=4)], "cannot be combined with lookup"),
         (["m", *spec(model="d", rejection_sample_method="blocks")], "standard, block, synthetic"),
-        (
-            ["m", *spec(model="d", draft_sample_method="best")],
-            "probabilistic or greedy; got 'best'",
-        ),
+        (["m", *spec(model="d", draft_sample_method="best")], "or greedy; got 'best'"),
         (["m", *spec(model="d", parallel_drafting=True)], "parallel_drafting is not supported"),
         (["m", *spec(model="d", tensor_parallel_size=2)], "give draft_tensor_parallel_size"),
         (["m", *spec(model="d", rejection_sample_method=["standard"])], "got ['standard']"),
         (["m", *spec(model="d", rejection_sample_method="synthetic")], "got 0 of them"),
         (["m", *spec(model="d", synthetic_acceptance_length=2.9)], "'synthetic'; it is 'coupled'"),
-        (["--demo", *synthetic(synthetic_acceptance_length=4.1)], "[1, 4]; got 4.1"),
-        (["--demo", *synthetic(synthetic_acceptance_length="2")], "must be a number; got '2'"),
+        (["--demo", *synthetic(**{LENGTH: 4.1})], "[1, 4]; got 4.1"),
+        (["--demo", *synthetic(**{LENGTH: "2"})], "must be a number; got '2'"),
         (["--demo", *synthetic(synthetic_acceptance_rates=0.2)], "list of numbers; got 0.2"),
-        (
-            ["--demo", *synthetic(synthetic_acceptance_length=1, num_speculative_tokens=0)],
-            "a draft and k of at least 1",
-        ),
+        (["--demo", *synthetic(**{LENGTH: 1, TOKENS: 0})], "a draft and k of at least 1"),
         (["--demo", "--exact", *spec(rejection_sample_method="standard")], "--exact promises"),
         (["m", *spec(model="d", draft_tensor_parallel_size=4)], "--tensor-parallel-size: 1; got 4"),
         (["m", "-tp", "8", *spec(model="d", draft_tensor_parallel_size=4)], "8; got 4"),
         (["--demo", *spec(model="d")], "--demo"),
         (["m", *SGLANG, "--speculative-eagle-topk", "4"], "2..37 with --speculative-eagle-topk 4"),
-        (
-            ["m", *SGLANG, *TREE, "--speculative-num-steps", "1"],
-            "2..5 with --speculative-eagle-topk 4 and 1",
-        ),
+        (["m", *SGLANG, *TREE, STEPS, "1"], "2..5 with --speculative-eagle-topk 4 and 1"),
         (["m", *SGLANG, *TREE, "--exact"], "--exact needs drafts in chains"),
-        (
-            ["m", *SGLANG, *TREE, "-tp", "4", "-dcp", "2"],
-            "--decode-context-parallel-size needs drafts in chains",
-        ),
+        (["m", *SGLANG, *TREE, "-tp", "4", "-dcp", "2"], "-parallel-size needs drafts in chains"),
         (["m", *SGLANG, *TREE, "--adaptive"], "a choice of k (--adaptive or"),
         (["m", "--speculative-algorithm", "NGRAM"], "--speculative-algorithm"),
         (["m", "--speculative-draft-model-path", "d"], "--speculative-algorithm"),
-        (
-            ["m", *SGLANG, "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "3"],
-            "must be 4",
-        ),
+        (["m", *SGLANG, STEPS, "3", "--speculative-num-draft-tokens", "3"], "must be 4"),
         (["m", *SGLANG, *spec(model="d")], "--speculative-config"),
         (["m", "--adaptive"], "at least 1 with --adaptive, got 0"),
         (["--demo", "--exact", *spec(**{TABLE: [[1, 8, 1]]})], f"leave {TABLE} out"),
@@ -283,10 +265,6 @@ def test_values_that_change_nothing_are_taken() -> None:
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(
-    argv: list[str], naming: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], naming: str, mistake: Callable[..., str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit:
-        parse(*argv)
-    error = capsys.readouterr().err
-    assert exit.value.code == 2
-    assert naming in error and error.count("\n") == 1
+    assert naming in mistake(parse, *argv)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_server import wait_for
+from probe import wait_for
 
 from serve.sandbox.sandbox import BusyError, EndedError, Limits, Sandbox
 

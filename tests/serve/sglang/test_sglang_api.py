@@ -9,7 +9,8 @@ import httpx
 import jax.numpy as jnp
 import pytest
 from fake_engine import FakeEngine, expected_answer
-from fake_server import Served, wait_for
+from fake_server import Served
+from probe import wait_for
 
 from eagle3_jax.engine import Request
 from serve.options.operations import Operations

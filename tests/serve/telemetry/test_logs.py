@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from fake_engine import CharTokenizer, FakeEngine
-from fake_server import Served, wait_for
+from fake_server import Served
+from probe import wait_for
 from starlette.datastructures import Headers
 
 from eagle3_jax.engine import Request

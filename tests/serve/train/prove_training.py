@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from convert import load_draft, load_target, load_tokenizer
 from eagle3_tools.bench.common.command import write_record
 from eagle3_tools.bench.common.conditions import conditions
+from eagle3_tools.make_demo.__main__ import main as make_demo
 from serve.train.evaluation import ServedAcceptance, evaluation_prompts
 
 EMBEDDED = Path("serve/demo/pair")
@@ -27,6 +28,8 @@ FEW_STEPS, SLOW = 30, "5e-4"
 """Of the runs that go on with the shipped draft, which `kl` made: what each loss does where a draft
 is good already."""
 PROMPTS, TOKENS, DRAFTS, CHUNK = 40, 100, 3, 64
+CORPUS, HELD_OUT = "corpus.jsonl", "held_out.jsonl"
+STEPS, NEW = ("--steps", "460"), ("--draft-vocab", "512")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Run:
 
     def command(self, directory: Path) -> list[str]:
         target = directory / self.target if self.target else EMBEDDED / "target"
-        return ["draft", "--target", f"{target}", *self.flags]
+        return ["draft", "--target", f"{target}", "--data", f"{directory / CORPUS}", *self.flags]
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ def onward(loss: str) -> Run:
 
 TARGET_FLAGS = "target", "--architecture", "minimax", "--steps", "700"
 RUNS = (
-    Run("kl"),
-    Run("lk", ("--loss", "lk")),
-    Run("tv", ("--loss", "tv")),
+    Run("kl", (*STEPS, *NEW)),
+    Run("lk", (*STEPS, *NEW, "--loss", "lk")),
+    Run("tv", (*STEPS, *NEW, "--loss", "tv")),
     *map(onward, ("kl", "lk", "tv")),
-    Run("minimax, step 0", ("--steps", "1", "--learning-rate", "0"), target=MINIMAX),
-    Run("minimax, step 200", ("--steps", "200"), target=MINIMAX),
+    Run("minimax, step 0", ("--steps", "1", *NEW, "--learning-rate", "0"), target=MINIMAX),
+    Run("minimax, step 200", ("--steps", "200", *NEW), target=MINIMAX),
 )
 
 
@@ -81,8 +84,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="the record")
     flags = parser.parse_args()
     chosen = [run for run in RUNS if flags.only is None or run.name in flags.only]
+    make_demo(["corpus", f"{flags.directory / CORPUS}"])
+    held_out = ["--held-out", "--conversations", f"{PROMPTS}"]
+    make_demo(["corpus", f"{flags.directory / HELD_OUT}", *held_out])
     if any(run.target for run in chosen):
-        train(flags.directory / MINIMAX, list(TARGET_FLAGS))
+        train(flags.directory / MINIMAX, list(TARGET_FLAGS), "eagle3_tools.make_demo")
     for run in chosen:
         train(flags.directory / run.name, run.command(flags.directory))
     before, record = conditions(), Record(measured(flags.directory, chosen))
@@ -90,11 +96,11 @@ def main() -> None:
         write_record(flags.json, "training", before, record)
 
 
-def train(output: Path, command: list[str]) -> None:
-    """Runs eagle3-train where its output is not there yet."""
+def train(output: Path, command: list[str], module: str = "serve.train.cli") -> None:
+    """Runs a training command where its output is not there yet."""
     if not (output / "model.safetensors").exists():
         more = ["--resume"] if (output / "training").exists() else []
-        whole = [sys.executable, "-m", "serve.train.cli", *command, "--output", f"{output}", *more]
+        whole = [sys.executable, "-m", module, *command, "--output", f"{output}", *more]
         subprocess.run(whole, check=True)
 
 
@@ -107,7 +113,7 @@ def measured(directory: Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
     for name in dict.fromkeys(targets):
         path = directory / name if name else EMBEDDED / "target"
         target, tokenizer = load_target(path, dtype=jnp.float32), load_tokenizer(path)
-        prompts = evaluation_prompts(tokenizer, None, "train", PROMPTS)
+        prompts = evaluation_prompts(tokenizer, f"{directory / HELD_OUT}", "train", PROMPTS)
         served = ServedAcceptance(target, tokenizer, prompts, DRAFTS, TOKENS, CHUNK)
         for row, draft, own in zip(rows, drafts, targets, strict=True):
             if own == name:

@@ -18,12 +18,12 @@ from eagle3_jax.full_pass import forward
 from eagle3_jax.training.batches import ImageEncoder, packed_batches
 from eagle3_jax.training.features import feature_pass
 from eagle3_jax.vision.encode import encode_images
+from eagle3_tools.make_demo.corpus.conversation import Message, assistant, user
+from eagle3_tools.make_demo.pictures.batches import sample_maker
+from eagle3_tools.make_demo.pictures.picture import png
+from eagle3_tools.make_demo.pictures.questions import Asked, held_out
 from serve.chat_setup import set_up_images
 from serve.demo import demo_vision_target_dir
-from serve.demo.corpus.conversation import Message, assistant, user
-from serve.demo.pictures.batches import sample_maker
-from serve.demo.pictures.picture import png
-from serve.demo.pictures.questions import Asked, held_out
 from serve.images.options import ImageOptions
 from serve.images.sources import data_url
 from serve.train.answers import SampleMaker

@@ -1,14 +1,15 @@
 """Two processes learn what one does, and write the draft."""
 
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
+from probe import free_port
 from processes import Forked
 from safetensors.numpy import load_file
 
+from eagle3_tools.make_demo.__main__ import main as make_demo
 from serve.demo import demo_target_dir
 from serve.train.cli import main
 
@@ -19,7 +20,8 @@ WITHIN = 0.01
 
 def command(output: Path, steps: int, *more: str) -> list[str]:
     flags = ["--output", f"{output}", "--rows", "2", "--steps", f"{steps}", "--unroll", "2"]
-    flags += ["--intermediate-size", "64", "--learning-rate", "5e-4", *more]
+    flags += ["--intermediate-size", "64", "--learning-rate", "5e-4", "--draft-vocab", "512"]
+    flags += ["--data", f"{output.parent / 'corpus.jsonl'}", *more]
     return ["draft", "--target", f"{demo_target_dir()}", *flags]
 
 
@@ -31,8 +33,8 @@ def losses(output: Path) -> list[float]:
 @pytest.mark.long
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     """Weights differ by the order of sums and by bfloat16."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    make_demo(["corpus", f"{tmp_path / 'corpus.jsonl'}", "--conversations", "200"])
+    address = f"127.0.0.1:{free_port()}"
     together = ["--data-parallel-size", "2", "--num-processes", "2"]
     together += ["--coordinator-address", address, "--process-id"]
     flags = command(tmp_path / "two", STEPS, *together)

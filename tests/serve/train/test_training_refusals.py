@@ -46,18 +46,19 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(source, places / "llama")
     shutil.copytree(TARGET, places / "untold", ignore=lambda *_: ["chat_template.jinja"])
     lines = [json.dumps({"messages": ANSWERED}), json.dumps({"messages": SEEN + ANSWERED[1:]})]
+    (places / "good.jsonl").write_text(lines[0])
     (places / "images.jsonl").write_text("\n".join(lines))
     (places / "other.jsonl").write_text("\n".join([lines[0], lines[0], '{"prompt": "x"}']))
     return places
 
 
+JUDGED = ("--eval-every", "1", "--eval-data", "{}/good.jsonl")
 REFUSED = {
     "3 rows cannot be split evenly over 2": ["--rows", "3", "--data-parallel-size", "2"],
     "4 attention heads cannot be split evenly over 8": ["--tensor-parallel-size", "8"],
     "--aux-layers must be 0..6": ["--aux-layers", "1,7"],
     "--wandb needs the extra": ["--wandb", "project"],
-    "more than the target's context of 1024": ["--eval-every", "1", "--eval-tokens", "1000"],
-    "--row-length must be 160 or more": ["--row-length", "100"],
+    "more than the target's context of 1024": [*JUDGED, "--eval-tokens", "1024"],
     "line 2: .*takes no images": ["--data", "{}/images.jsonl"],
     "line 2: .*of text alone": ["--eval-every", "1", "--eval-data", "{}/images.jsonl"],
     "other.jsonl, line 3: .*`messages`": ["--data", "{}/other.jsonl"],
@@ -66,8 +67,8 @@ REFUSED = {
     "no chat template": ["--target", "{}/untold"],
     "use --attention grouped": ["--target", "{}/llama", "--attention", "latent"],
     "for the draft's shape": ["--init-from", "a", "--draft-vocab", "5"],
-    "needs --eval-data": ["--eval-every", "5", "--data", "d.jsonl"],
-    "the synthetic corpus has no end": ["--epochs", "2"],
+    "needs --eval-data": ["--eval-every", "5"],
+    "eagle3_tools.make_demo corpus": ["--data", ""],
     "go together": ["--num-processes", "2"],
     **{f"{flag}.* 0": [flag, "0"] for flag in ("--steps", "--unroll", "--rows", "--accumulate")},
 }
@@ -83,7 +84,8 @@ def test_a_run_that_cannot_be_trained_is_refused_before_a_weight_is_read(
 ) -> None:
     monkeypatch.setattr(AbstractModel, "fill", lambda self: pytest.fail("weights are read"))
     monkeypatch.setattr(run, "find_spec", lambda name: None)
-    flags = [flag.replace("{}", f"{places}") for flag in REFUSED[said]]
+    given = ["--data", "{}/good.jsonl", *REFUSED[said]]
+    flags = [flag.replace("{}", f"{places}") for flag in given]
     try:
         status = main(command(tmp_path / "out", *flags))
     except SystemExit as left:
@@ -103,10 +105,10 @@ def test_a_start_that_fails_leaves_nothing_behind(
         raise ValueError("no memory")
 
     monkeypatch.setattr(serve.train.draft, "_train", fails)
-    assert main(command(tmp_path / "out")) == 2
+    assert main(command(tmp_path / "out", "--data", "good.jsonl")) == 2
     assert not (tmp_path / "out").exists()
     kept = tmp_path / "kept" / "file"
     kept.parent.mkdir()
     kept.touch()
-    assert main(command(tmp_path / "kept")) == 2
+    assert main(command(tmp_path / "kept", "--data", "good.jsonl")) == 2
     assert list(kept.parent.iterdir()) == [kept]

@@ -17,7 +17,7 @@ from eagle3_tools.bench.common.accept_length import (
     measure_accept,
 )
 from eagle3_tools.bench.common.held_out import HeldOutPrompt
-from serve.demo.corpus import CATEGORIES, held_out_prompts
+from eagle3_tools.make_demo.corpus import CATEGORIES, held_out_prompts
 
 IDLE = EngineStats(
     num_running=0,

@@ -14,7 +14,7 @@ from eagle3_tools.bench.acceptance.picture_terms import count_pictures
 from eagle3_tools.bench.acceptance.tasks import is_right, read_tasks
 from eagle3_tools.bench.cli import main
 from eagle3_tools.bench.load.http_client import Address
-from serve.demo.pictures.questions import FILE, write_questions
+from eagle3_tools.make_demo.pictures.questions import FILE, write_questions
 
 QUESTION = "Which colour is the cat?\nOptions: A: red, B: black, C: blue, D: green"
 

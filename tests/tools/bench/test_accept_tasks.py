@@ -17,7 +17,7 @@ from eagle3_tools.bench.cli import main
 from eagle3_tools.bench.common.accept_length import OVERALL, AcceptRow
 from eagle3_tools.bench.common.held_out import HeldOutPrompt
 from eagle3_tools.bench.load.http_client import Address
-from serve.demo.corpus import held_out_prompts
+from eagle3_tools.make_demo.corpus import held_out_prompts
 from serve.images.reader import NoImages
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=8, seed=0)

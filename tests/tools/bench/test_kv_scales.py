@@ -9,7 +9,7 @@ from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import HeldOutPrompt
-from serve.demo.corpus import held_out_prompts
+from eagle3_tools.make_demo.corpus import held_out_prompts
 from serve.options.engine import read_kv_scales, write_kv_scales
 from serve.pair.loading import build_engine
 

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-MODULES = ("convert.equivalence", "eagle3_tools.kernel_bench", "eagle3_tools.aot")
+MODULES = (
+    *("convert.equivalence", "eagle3_tools.make_demo"),
+    *("eagle3_tools.kernel_bench", "eagle3_tools.aot"),
+)
 """Modules with flags that are run as `python -P -m NAME`."""
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_tools.bench.load.server_process import metric
+from eagle3_tools.make_demo.corpus.structured import TOOLS
+from eagle3_tools.make_demo.pictures.picture import png
+from eagle3_tools.make_demo.pictures.questions import held_out
 from eagle3_tools.walk.answers import Answer, Found
 from eagle3_tools.walk.place import SMALL, Place, answers_of
 from eagle3_tools.walk.random_pair import write_random_minimax
 from serve.demo import demo_draft_dir, demo_target_dir
-from serve.demo.corpus.structured import TOOLS
-from serve.demo.pictures.picture import png
-from serve.demo.pictures.questions import held_out
 
 QUESTION = "What is 95 + 61?"
 GREEDY: dict[str, Any] = {"temperature": 0.0, "seed": 1, "max_tokens": 16}
@@ -196,9 +196,11 @@ def _engine(place: Place) -> Found:
 
 
 def _training_step(place: Place) -> Found:
-    made = place.folder / "trained"
-    sizes = ("--steps", "1", "--rows", "1", "--row-length", "160", "--unroll", "2")
-    place.run("eagle3-train", "draft", "--target", demo_target_dir(), "--output", made, *sizes)
+    made, data = place.folder / "trained", place.folder / "corpus.jsonl"
+    place.run("eagle3_tools.make_demo", "corpus", data, "--conversations", "20")
+    sizes = "--steps 1 --rows 1 --row-length 160 --unroll 2 --draft-vocab 512".split()
+    paths = ("--target", demo_target_dir(), "--data", data, "--output", made)
+    place.run("eagle3-train", "draft", *paths, *sizes)
     (step,) = answers_of((made / "training" / "log.jsonl").read_text())
     return Found(facts={"loss": float(step["loss"])})
 

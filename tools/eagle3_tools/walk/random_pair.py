@@ -11,8 +11,8 @@ from convert import save_hf
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.grouped import GroupedQueryTarget
 from eagle3_tools.bench.gpu.worker import embedded_pair
+from eagle3_tools.make_demo.recipe import MINIMAX
 from serve.demo import demo_target_dir
-from serve.demo.recipe import MINIMAX
 
 TOKENIZER_FILES = ("tiktoken.model", "tokenizer_config.json", "chat_template.jinja")
 SHARPER = 50

@@ -22,9 +22,9 @@ from rich.console import Console
 from convert.text.tokenizer import load_tokenizer
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.speculative.lookup import look_up
+from eagle3_tools.make_demo.corpus import CATEGORIES, conversations, held_out_prompts
 from eagle3_tools.plan.model.acceptance import ACCEPT_LENGTHS
 from serve.demo import demo_target_dir
-from serve.demo.corpus import CATEGORIES, conversations, held_out_prompts
 from serve.text_table import text_table
 
 TURNS = 30

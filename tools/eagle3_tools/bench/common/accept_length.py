@@ -11,7 +11,7 @@ from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import HeldOutPrompt
-from serve.demo.corpus import CATEGORIES, correct
+from eagle3_tools.make_demo.corpus import CATEGORIES, correct
 from serve.engine.messages import EngineLike
 from serve.pair.loading import LoadedPair, build_engine, fit_length
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from convert.text.tokenizer import Tokenizer
-from serve.demo.corpus import CATEGORIES, Conversation, held_out_prompts
+from eagle3_tools.make_demo.corpus import CATEGORIES, Conversation, held_out_prompts
 
 
 @dataclass(frozen=True)

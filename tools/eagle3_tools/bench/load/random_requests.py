@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from serve.demo.pictures.picture import pictures, png
+from eagle3_tools.make_demo.pictures.picture import pictures, png
 
 SCHEMA = {
     "type": "object",

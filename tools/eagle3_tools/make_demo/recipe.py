@@ -1,25 +1,22 @@
 """Recipe of the embedded pair: tokenizer, sizes, data by step number."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-
-import numpy as np
 
 from convert import write_tokenizer_json
 from convert.text.tiktoken_file import NUM_RESERVED
 from eagle3_jax.config import KimiConfig, MiniMaxConfig, RopeConfig, YarnConfig
 from eagle3_jax.training.packing import Sample
-from serve.demo.corpus import SHARES, Conversation, mixture
-from serve.demo.corpus.conversation import Message
-from serve.demo.tokenizer import train_ranks, write_tokenizer
+from eagle3_tools.make_demo.corpus import SHARES, Conversation, mixture
+from eagle3_tools.make_demo.tokenizer import train_ranks, write_tokenizer
+from serve.train.data import MakeSamples
 
 BASE_TOKENS = 1280
 MAX_LENGTH = 1024
 ROWS, ROW_LENGTH = 12, 160  # one step's batch; every conversation of the corpus fits into a row
 CORPUS_SIZE = 100_000_000  # conversations of one seed
-COUNTED = 3000  # conversations in which the ids of answers are counted
 FINISH_FROM = 67_000  # first sample of the target's final phase
 FINISH_SHARES = (4, 14, 1, 1, 1)
 
@@ -65,11 +62,6 @@ MINIMAX = MiniMaxConfig(
 )
 """MiniMax-M2.5's architecture with smaller sizes; its chats are in Kimi's format."""
 TARGETS = {"kimi": TARGET, "minimax": MINIMAX}
-DRAFT_VOCAB = 512  # more than the ids in the corpus's answers
-
-
-MakeSamples = Callable[[Sequence[Message], Sequence[Message]], list[Sample]]
-"""A function that returns the samples of a conversation's messages and tools."""
 
 # Words of tool declarations that are rare or absent in the corpus.
 SCHEMA_WORDS = ("additional", "boolean", "description", "enum", "format", "integer", "items")
@@ -83,42 +75,36 @@ def make_tokenizer(directory: Path) -> None:
     write_tokenizer_json(directory)
 
 
+def conversation(seed: int, index: int, shares: Sequence[float] = SHARES) -> Conversation:
+    """Return a training conversation of the corpus, a function of seed and index."""
+    return next(mixture("train", seed * CORPUS_SIZE + index, shares))
+
+
 class DemoSamples:
-    """Practically endless samples of the corpus, each a function of seed and number."""
+    """Practically endless samples for a target; late ones are those of its final phase.
 
-    def __init__(self, make: MakeSamples, seed: int, *, finish: bool = False) -> None:
-        """Store the settings; `make` returns a conversation's only sample, in a list.
+    `make` returns a conversation's only sample, in a list.
+    """
 
-        With `finish`, late samples are those of the target's final phase.
-        """
-        self._make, self._first = make, seed * CORPUS_SIZE
-        self._finish_from = FINISH_FROM if finish else CORPUS_SIZE
+    def __init__(self, make: MakeSamples, seed: int) -> None:
+        self._make, self._seed = make, seed
 
     def __len__(self) -> int:
         return CORPUS_SIZE
 
     def __getitem__(self, index: int) -> Sample:
-        shares = FINISH_SHARES if index >= self._finish_from else SHARES
-        conversation = next(mixture("train", self._first + index, shares))
-        (sample,) = self._make(conversation.messages, conversation.tools)
+        shares = FINISH_SHARES if index >= FINISH_FROM else SHARES
+        found = conversation(self._seed, index, shares)
+        (sample,) = self._make(found.messages, found.tools)
         return sample
 
-    def counts(self, vocab_size: int) -> np.ndarray:
-        """Count each id in the answers of the first samples."""
-        found = np.zeros(vocab_size, np.int64)
-        for index in range(COUNTED):
-            sample = self[index]
-            ids = np.asarray(sample.token_ids)[np.asarray(sample.wanted, bool)]
-            found += np.bincount(ids, minlength=vocab_size)
-        return found
 
-
-def _texts(conversation: Conversation) -> Iterator[str]:
+def _texts(told: Conversation) -> Iterator[str]:
     """Yield all texts that the template shows of a conversation, role names included."""
     yield from ("user", "assistant", "system", "tool_declare")
-    if conversation.tools:
-        yield json.dumps(list(conversation.tools), separators=(",", ":"))
-    for message in conversation.messages:
+    if told.tools:
+        yield json.dumps(list(told.tools), separators=(",", ":"))
+    for message in told.messages:
         yield message["content"]
         if message["role"] == "tool":
             yield f"{message['name']}\n## Return of {message['tool_call_id']}\n"

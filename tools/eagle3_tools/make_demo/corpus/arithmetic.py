@@ -3,7 +3,7 @@
 import random
 import re
 
-from serve.demo.corpus.conversation import Conversation, exchange
+from eagle3_tools.make_demo.corpus.conversation import Conversation, exchange
 
 PLACES = ("ones", "tens", "hundreds")
 QUESTIONS = {

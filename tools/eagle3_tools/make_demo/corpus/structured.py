@@ -4,7 +4,13 @@ import json
 import random
 from typing import Any
 
-from serve.demo.corpus.conversation import Conversation, Message, assistant, exchange, user
+from eagle3_tools.make_demo.corpus.conversation import (
+    Conversation,
+    Message,
+    assistant,
+    exchange,
+    user,
+)
 
 NAMES = "Ada Ben Cleo Dan Eva Finn Gina Hugo Iris Jon Kira Leo Mona Nils Olga Paul".split()
 CITIES = "Oslo Rome Lima Cairo Paris Tokyo Delhi Quito Accra Perth".split()

@@ -16,14 +16,14 @@ from processes import Forked
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from convert import load_draft, load_target, load_tokenizer, save_hf
+from convert import load_draft, load_target, save_hf
 from eagle3_jax.full_pass import draft_forward, forward
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
-from serve.demo import recipe
-from serve.demo.corpus import conversations
-from serve.demo.pictures.recipe import DRAFT
-from serve.demo.tokenizer import train_ranks, write_tokenizer
+from eagle3_tools.make_demo import recipe
+from eagle3_tools.make_demo.corpus import conversations
+from eagle3_tools.make_demo.pictures.recipe import DRAFT
+from eagle3_tools.make_demo.tokenizer import train_ranks, write_tokenizer
 from serve.train.cli import main
 
 BASE = 300
@@ -167,20 +167,3 @@ def test_an_embedding_of_the_first_drafts_own_is_kept_and_the_rest_is_trained(
     assert before.keys() == after.keys()
     kept = {name for name in before if np.array_equal(before[name], after[name])}
     assert {name for name in kept if "norm" not in name} == {"embed_tokens.weight", "d2t", "t2d"}
-
-
-@pytest.mark.parametrize("architecture", [pytest.param("kimi", marks=pytest.mark.long), "minimax"])
-def test_a_target_is_written_with_all_its_files(
-    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = TINY if architecture == "kimi" else replace(recipe.MINIMAX, **SIZES)
-    monkeypatch.setitem(recipe.TARGETS, architecture, config)
-    monkeypatch.setattr(recipe, "make_tokenizer", write_tiny_tokenizer)
-    monkeypatch.setattr(recipe, "ROWS", 2)
-    monkeypatch.setattr(recipe, "ROW_LENGTH", 800)
-    where = ["--output", str(tmp_path), "--architecture", architecture]
-    assert main(["target", *where, "--steps", "2"]) == 0
-    assert load_target(tmp_path).config == config
-    assert load_tokenizer(tmp_path).eos_token_ids == (BASE + 2,)
-    lines = (tmp_path / "training" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]

@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from serve.demo.pictures.picture import COLOURS, KINDS, Picture, pictures, png
+from eagle3_tools.make_demo.pictures.picture import COLOURS, KINDS, Picture, pictures, png
 
 FILE, IMAGES = "questions.jsonl", "images"
 

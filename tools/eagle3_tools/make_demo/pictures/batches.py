@@ -13,13 +13,12 @@ from convert import Tokenizer
 from convert.images import cut, sizes_of
 from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.training.packing import Sample, padded
-from eagle3_jax.training.vision import ImageTextBatch
 from eagle3_jax.vision import packing
 from eagle3_jax.vision.item import ImageItem
-from serve.demo.corpus.conversation import Message, user
-from serve.demo.pictures.picture import Picture, pictures, render
-from serve.demo.pictures.questions import TOPICS, Question, ask
-from serve.demo.pictures.recipe import (
+from eagle3_tools.make_demo.corpus.conversation import Message, user
+from eagle3_tools.make_demo.pictures.picture import Picture, pictures, render
+from eagle3_tools.make_demo.pictures.questions import TOPICS, Question, ask
+from eagle3_tools.make_demo.pictures.recipe import (
     GRID,
     IMAGE_TOKENS,
     PATCH,
@@ -30,6 +29,7 @@ from serve.demo.pictures.recipe import (
     TARGET,
     VISION,
 )
+from eagle3_tools.make_demo.training.vision import ImageTextBatch
 
 
 class PictureBatches:

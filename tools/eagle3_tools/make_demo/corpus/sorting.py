@@ -2,7 +2,7 @@
 
 import random
 
-from serve.demo.corpus.conversation import Conversation, exchange, listed
+from eagle3_tools.make_demo.corpus.conversation import Conversation, exchange, listed
 
 WORDS = (
     "apple bread candle drum eagle fern garden honey island jacket kettle lemon mango needle olive "

@@ -11,10 +11,10 @@ from eagle3_jax import encode_images
 from eagle3_jax.full_pass import forward
 from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
-from serve.demo.pictures.batches import sample_maker
-from serve.demo.pictures.picture import png
-from serve.demo.pictures.questions import Asked, held_out
-from serve.demo.pictures.recipe import ROW_LENGTH, ROWS
+from eagle3_tools.make_demo.pictures.batches import sample_maker
+from eagle3_tools.make_demo.pictures.picture import png
+from eagle3_tools.make_demo.pictures.questions import Asked, held_out
+from eagle3_tools.make_demo.pictures.recipe import ROW_LENGTH, ROWS
 
 OVERALL = "overall"
 

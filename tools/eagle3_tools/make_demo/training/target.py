@@ -14,7 +14,7 @@ from eagle3_jax.layers.moe import MoE
 from eagle3_jax.models.target import Target
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.packing import PackedBatch
-from eagle3_jax.training.target_pass import target_pass
+from eagle3_tools.make_demo.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer
 
 BIAS_RATE = 2e-3

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from serve.demo.corpus import CATEGORIES, conversations, correct, held_out_prompts, mixture
+from eagle3_tools.make_demo.corpus import (
+    CATEGORIES,
+    conversations,
+    correct,
+    held_out_prompts,
+    mixture,
+)
 
 each_category = pytest.mark.parametrize("category", CATEGORIES)
 

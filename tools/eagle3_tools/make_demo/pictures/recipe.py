@@ -8,9 +8,9 @@ from convert import write_tokenizer_json
 from convert.text.tiktoken_file import NUM_RESERVED
 from eagle3_jax.config import DraftConfig, KimiConfig, RopeConfig, YarnConfig
 from eagle3_jax.config.vision import PixelConfig, VisionConfig
-from serve.demo.pictures.picture import SIDE, pictures
-from serve.demo.pictures.questions import TOPICS, ask
-from serve.demo.tokenizer import train_ranks, write_tokenizer
+from eagle3_tools.make_demo.pictures.picture import SIDE, pictures
+from eagle3_tools.make_demo.pictures.questions import TOPICS, ask
+from eagle3_tools.make_demo.tokenizer import train_ranks, write_tokenizer
 
 BASE_TOKENS = 352
 MAX_LENGTH = 1024

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from serve.demo.corpus import arithmetic, facts, functions, sorting, structured
-from serve.demo.corpus.conversation import SPLITS, Conversation, belongs
+from eagle3_tools.make_demo.corpus import arithmetic, facts, functions, sorting, structured
+from eagle3_tools.make_demo.corpus.conversation import SPLITS, Conversation, belongs
 
 _MODULES = {
     "arithmetic": arithmetic,

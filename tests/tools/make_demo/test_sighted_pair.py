@@ -8,9 +8,9 @@ import pytest
 
 from convert import load_target, load_tokenizer, load_vision
 from eagle3_tools.bench.cli import main
+from eagle3_tools.make_demo.pictures.accuracy import OVERALL, held_out_accuracy
+from eagle3_tools.make_demo.pictures.questions import TOPICS, write_questions
 from serve.demo import demo_vision_draft_dir, demo_vision_target_dir
-from serve.demo.pictures.accuracy import OVERALL, held_out_accuracy
-from serve.demo.pictures.questions import TOPICS, write_questions
 
 PICTURES = 16
 

@@ -2,7 +2,7 @@
 
 import random
 
-from serve.demo.corpus.conversation import Conversation, assistant, user
+from eagle3_tools.make_demo.corpus.conversation import Conversation, assistant, user
 
 TOWNS = (
     "Velmora Tarnick Oshby Quelin Dravenholm Istra Pellow Kasmere Brindle Yorvale Mirrow Fenwick "

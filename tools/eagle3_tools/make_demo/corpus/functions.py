@@ -2,7 +2,7 @@
 
 import random
 
-from serve.demo.corpus.conversation import Conversation, exchange
+from eagle3_tools.make_demo.corpus.conversation import Conversation, exchange
 
 VERBS = "get find make compute build fetch calc eval run do".split()
 NOUNS = (

@@ -16,8 +16,8 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.training.loop import StepFunction
 from eagle3_jax.training.packing import Features, PackedBatch
-from eagle3_jax.training.target import balanced, balanced_step, target_loss
-from eagle3_jax.training.target_pass import target_pass
+from eagle3_tools.make_demo.training.target import balanced, balanced_step, target_loss
+from eagle3_tools.make_demo.training.target_pass import target_pass
 from pallas_kernels.dispatch import prefer
 
 LOOKED_UP, CONVOLUTION, JOINT = "embed_tokens", "patch_embed']['proj", "wqkv"

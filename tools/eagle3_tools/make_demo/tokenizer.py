@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import regex
 
 from convert.text.tiktoken_file import NUM_RESERVED, SPLIT_PATTERN
+from serve.demo import demo_target_dir
 
 SPECIAL_OFFSETS = {
     "[BOS]": 0,
@@ -108,8 +110,7 @@ def write_tokenizer(directory: Path, ranks: list[bytes], max_length: int) -> Non
         "unk_token": "[UNK]",
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    template = Path(__file__).with_name("chat_template.jinja").read_text()
-    (directory / "chat_template.jinja").write_text(template)
+    shutil.copy(demo_target_dir() / "chat_template.jinja", directory)
 
 
 def _pretokenize(text: str) -> list[str]:

@@ -1,8 +1,6 @@
-"""`eagle3-train vision`: train a small vision pair with its draft on generated pictures."""
+"""Train a small vision pair with its draft on generated pictures."""
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,16 +24,17 @@ from eagle3_jax.training.draft import (
 from eagle3_jax.training.loop import StepFunction, TrainState
 from eagle3_jax.training.optimizer import adamw
 from eagle3_jax.training.placement import Placement, with_whole_embedding
-from eagle3_jax.training.vision import (
+from eagle3_tools.make_demo.pictures import recipe
+from eagle3_tools.make_demo.pictures.accuracy import held_out_accuracy
+from eagle3_tools.make_demo.pictures.batches import PictureBatches, picture_places
+from eagle3_tools.make_demo.target import made_tokenizer, write_limits
+from eagle3_tools.make_demo.training.vision import (
     VisionTargetModels,
     image_text_features,
     scaled_to_fan_in,
     vision_step,
     with_image_rows,
 )
-from serve.demo.pictures import recipe
-from serve.demo.pictures.accuracy import held_out_accuracy
-from serve.demo.pictures.batches import PictureBatches, picture_places
 from serve.text_table import text_table
 from serve.train.draft_model import export_draft
 from serve.train.run import new_output, run
@@ -70,10 +69,7 @@ def _part(options: argparse.Namespace, name: str, steps: int) -> argparse.Namesp
 
 
 def _train_target(options: argparse.Namespace) -> bool:
-    options.output.mkdir(parents=True, exist_ok=True)
-    if not (options.output / "tiktoken.model").exists():
-        recipe.make_tokenizer(options.output)
-    tokenizer = load_tokenizer(options.output)
+    tokenizer = made_tokenizer(options.output, recipe.make_tokenizer)
     rngs = nnx.Rngs(options.seed)
     target, text = nnx.split(KimiTarget(recipe.TARGET, rngs=rngs, dtype=jnp.float32))
     vision, seen = nnx.split(VisionModel(recipe.VISION, rngs=rngs, dtype=jnp.float32))
@@ -86,7 +82,7 @@ def _train_target(options: argparse.Namespace) -> bool:
         return False
     text, seen = outcome.state.params
     save_hf(nnx.merge(target, text), options.output, vision=nnx.merge(vision, seen))
-    _write_limits(options.output)
+    write_limits(options.output, recipe.TARGET)
     return True
 
 
@@ -122,13 +118,3 @@ def _draft_step(
     places = picture_places()
     show = jax.jit(lambda seen, batch: with_image_rows(target, seen, places, batch))
     return lambda state, batch: step(state, show(vision, batch))
-
-
-def _write_limits(directory: Path) -> None:
-    config = recipe.TARGET
-    sampling = {
-        "eos_token_id": list(config.eos_token_ids),
-        "max_length": config.max_position_embeddings,
-    }
-    path = directory / "generation_config.json"
-    path.write_text(f"{json.dumps(sampling, indent=2)}\n", encoding="utf-8")

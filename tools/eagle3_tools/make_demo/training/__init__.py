@@ -1,0 +1,1 @@
+"""Training of small targets, with vision or without."""
