@@ -58,7 +58,7 @@ def encode(mnemonic: str, form: str = "", **fields: Any) -> Instruction:
         chosen["vsrc0"] = chosen["src0"]
         chosen["src0"] = s(_MARKS[form])
     raw = kind(op, **chosen | fields)
-    (instruction,) = decode(raw.to_bytes(), 0).values()
+    (instruction,) = decode(raw.to_bytes()).values()
     return instruction
 
 

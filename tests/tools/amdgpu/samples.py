@@ -3,7 +3,7 @@
 import numpy as np
 
 U32, U64 = np.uint32, np.uint64
-_FLOAT_EDGES = np.array(
+FLOAT_EDGES = np.array(
     [
         *(0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x807FFFFF, 0x800000, 0x80800000, 0x00400000),
         *(0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F800001, 0xFFA00000, 0x7FFFFFFF),
@@ -58,4 +58,4 @@ def _floats(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
     halves = (rng.integers(-4000, 4000, shape) / 2).astype(np.float32).view(U32)
     ties = near & U32(0xFFFFF000) | U32(0x800)
     anything = rng.integers(0, 1 << 32, shape).astype(U32)
-    return _mixture(shape, rng, rng.choice(_FLOAT_EDGES, shape), near, halves, ties, anything)
+    return _mixture(shape, rng, rng.choice(FLOAT_EDGES, shape), near, halves, ties, anything)

@@ -8,21 +8,13 @@ import pytest
 pytest.importorskip("tinygrad")
 
 from amdgpu.instructions import encode, s, v
+from amdgpu.samples import FLOAT_EDGES
 from amdgpu.single import canonical, make_waves, run
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 
 U32, F32 = np.uint32, np.float32
 _N, _D, _Q = 0, 1, 10
 _VCC = s(106, 2)
-_EDGES = np.array(
-    [
-        *(0, 1, 2, 3, 0x7FFFFF, 0x800000, 0x800001, 0x0B7FFFFF, 0x0C000000, 0x0BFFFFFF),
-        *(0x2F800000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x40400000, 0x4B000000, 0x7E7FFFFF),
-        *(0x7E800000, 0x7E800001, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000),
-        *(0x01000000, 0x5F800000, 0x1F800000, 0x3EAAAAAB),
-    ],
-    U32,
-)
 
 
 def _divide(w: Waves) -> None:
@@ -74,18 +66,13 @@ def _check(numerators: np.ndarray, denominators: np.ndarray) -> None:
 
 
 def test_numbers_at_the_edges_divide():
-    signed = np.concatenate([_EDGES, _EDGES | U32(0x80000000)])
+    signed = np.union1d(FLOAT_EDGES, FLOAT_EDGES ^ U32(0x80000000))
     _check(np.repeat(signed, len(signed)), np.tile(signed, len(signed)))
 
 
-def test_any_numbers_divide():
-    rng = np.random.default_rng(0)
-    _check(*rng.integers(0, 1 << 32, (2, 1 << 16)))
-
-
-def test_numbers_of_one_size_divide():
-    rng = np.random.default_rng(1)
-    _check(*rng.integers(0x3F000000, 0x41000000, (2, 1 << 16)))
+@pytest.mark.parametrize("bounds", [(0, 1 << 32), (0x3F000000, 0x41000000)], ids=["any", "near 1"])
+def test_random_numbers_divide(bounds: tuple[int, int]):
+    _check(*np.random.default_rng(0).integers(*bounds, (2, 1 << 16)))
 
 
 @pytest.mark.parametrize("apart", [24, 95, 96, 97, 125, 126, 127, 130, 148, 149, 150, 151])

@@ -74,20 +74,20 @@ def _instructions() -> Iterator[Instruction]:
         yield encode(mnemonic, offset=64, imm=1, sbase=s(40, 2))
 
 
-def _of(code: dict[int, Instruction], arch: str = "gfx950") -> Kernel:
-    numbers = "lds_bytes", "scratch_bytes", "user_registers", "arguments_at", "float_mode"
+def _of(code: dict[int, Instruction]) -> Kernel:
+    numbers = "lds_bytes", "scratch_bytes", "user_registers", "arguments_at"
     none = dict.fromkeys(numbers, 0)
-    return Kernel("", arch, code, 0, group_ids=(False, False, False), arguments=(), **none)
+    return Kernel("", "gfx950", code, group_ids=(False, False, False), arguments=(), **none)
 
 
-def _kernel(instructions: list[Instruction], arch: str = "gfx950") -> tuple[Kernel, list[int]]:
+def _kernel(instructions: list[Instruction]) -> tuple[Kernel, list[int]]:
     """Put instructions, each with an end, after one another; return the addresses of each."""
     code, entries = dict[int, Instruction](), list[int]()
     for i in instructions:
         entries.append(8 * len(code))
         code[entries[-1]] = replace(i, pc=entries[-1], size=8)
         code[entries[-1] + 8] = replace(_END, pc=entries[-1] + 8)
-    return _of(code, arch), entries
+    return _of(code), entries
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -198,15 +200,29 @@ def product(**changed: Any) -> LibraryProduct:
     return LibraryProduct("dot.1", **fields | changed)
 
 
+def bias_of(columns: int) -> Matrix:
+    return Matrix(one(5, 4 * columns), F32, (1, 1, columns), (0, 0, 1))
+
+
 @pytest.mark.parametrize("beta", [0.0, 2.0])
-def test_a_product_of_the_library_is_computed_and_listed_with_its_share(beta: float):
-    steps = [product(beta=beta), kernel("double", [four(0)], [four(4)])]
-    arrays = array(0, 4, 2), array(1, 4, 3), array(2, 2, 3)
-    left, right, added = (np.arange(np.prod(a.shape), dtype=F32).reshape(a.shape) for a in arrays)
-    done = run(program(steps, [array(3, 2, 3)], arrays), left, right, added, double=double)
-    np.testing.assert_array_equal(done.results[0], 0.5 * (left.T @ right) + beta * added)
+@pytest.mark.parametrize(("bias", "gelu"), [(None, False), (bias_of(3), False), (bias_of(3), True)])
+def test_a_product_of_the_library_is_computed_and_listed_with_its_share(
+    beta: float, bias: Matrix | None, gelu: bool
+):
+    step = product(beta=beta, bias=bias, gelu=gelu)
+    steps = [step, kernel("double", [four(0)], [four(4)])]
+    arrays = array(0, 4, 2), array(1, 4, 3), array(2, 2, 3), array(5, 3)
+    rng = np.random.default_rng(0)
+    left, right, added, last = given = [rng.normal(size=a.shape).astype(F32) for a in arrays]
+    done = run(program(steps, [array(3, 2, 3)], arrays), *given, double=double)
+    total = 0.5 * (left.T @ right) + beta * added + (last if bias else 0)
+    expected = jax.nn.gelu(total, approximate=True) if gelu else total
+    np.testing.assert_allclose(done.results[0], expected, atol=1e-6)
     assert done.library == [("dot.1", 48)]
     assert done.library_share == 48 / (48 + 2 * 16 * 16 * 32)
+    rows = program([replace(step, bias=bias_of(2))], [array(3, 2, 3)], arrays)
+    with pytest.raises(Fault, match="a bias"):
+        run(rows, *given)
 
 
 @pytest.mark.parametrize(

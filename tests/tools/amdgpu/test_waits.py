@@ -25,7 +25,7 @@ def lgkm(count: int) -> Any:
 
 def found(*program: Any) -> list[MissingWait]:
     code = b"".join(i.to_bytes() for i in (*program, ins.s_endpgm()))
-    return missing_waits(decode(code, 0), 0)
+    return missing_waits(decode(code))
 
 
 def load(register: int, size: int = 1) -> Any:

@@ -1,27 +1,13 @@
-"""Kernels that are told to overlap half as many steps, and what their check says of it."""
+"""Kernels that are told to overlap half as many steps, and the problems that their check finds."""
 
 from functools import partial
 
 import jax
 
 from eagle3_tools.aot.check import check
-from eagle3_tools.aot.speed import share_problems
 from eagle3_tools.kernel_cases import all_cases
-from eagle3_tools.kernel_cases.case import Case
-from eagle3_tools.kernel_model.record import CaseFacts
 from pallas_kernels import gpu
 from pallas_kernels.tuning import trying
-
-
-def facts_of(case: Case, arch: str) -> CaseFacts:
-    found = check(case, arch, facts=True).facts
-    assert found is not None
-    return found
-
-
-def halved(good: Case, bad: Case, arch: str) -> list[str]:
-    """Problems of `bad` beside `good` as recorded."""
-    return share_problems(facts_of(bad, arch), facts_of(good, arch), arch)
 
 
 def with_half_the_stages(name: str, arch: str) -> str:

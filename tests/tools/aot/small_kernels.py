@@ -50,9 +50,9 @@ def matmul(
     return run
 
 
-def example(seed: int) -> tuple[Array, Array]:
+def example(seed: int, inputs: int = INPUTS, outputs: int = OUTPUTS) -> tuple[Array, Array]:
     keys = jax.random.split(jax.random.key(seed))
-    shapes = (ROWS, INPUTS), (INPUTS, OUTPUTS)
+    shapes = (ROWS, inputs), (inputs, outputs)
     x, w = (jax.random.normal(k, s, jnp.bfloat16) for k, s in zip(keys, shapes, strict=True))
     return x, w
 

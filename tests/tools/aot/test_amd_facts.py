@@ -32,13 +32,13 @@ def vm(count: int) -> Any:
 
 def flow(*program: Any) -> Flow:
     code = b"".join(i.to_bytes() for i in (*program, ins.s_endpgm()))
-    return read_flow(decode(code, 0), 0)
+    return read_flow(decode(code))
 
 
-def looped(body: list[Any], branch: Any = ins.s_cbranch_vccnz) -> Flow:
+def looped(body: list[Any]) -> Flow:
     """The body once and again; it begins where the program does."""
     size = sum(len(i.to_bytes()) for i in body) // 4
-    return flow(*body, branch((-size - 1) & 0xFFFF))
+    return flow(*body, ins.s_cbranch_vccnz((-size - 1) & 0xFFFF))
 
 
 def the_loop(found: Flow) -> Loop:

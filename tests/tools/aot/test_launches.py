@@ -1,9 +1,10 @@
-"""Counting launches in optimised HLO as XLA's GPU compiler writes it."""
+"""Launches and collectives of optimised HLO as XLA's GPU compiler writes it."""
 
 import re
 
 import pytest
 
+from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.hlo import parse_module
 from eagle3_tools.aot.launches import count, launches
 
@@ -18,6 +19,18 @@ backend_config={debug = false, grid_x = 8 : i32, ir = "name = \\22no\\22 (){}", 
   %all-reduce.N = bf16[64,512]{1,0} all-reduce(%custom-call.N), to_apply=%add
   %bitcast.N = bf16[64,512]{1,0} bitcast(%all-reduce.N)
   %copy.N = bf16[512,64]{0,1} copy(%bitcast.N)
+"""
+COLLECTIVES = """
+  %all-reduce-start = bf16[64,7168]{1,0} all-reduce-start(%Arg_0), to_apply=%add
+  %all-reduce-done = bf16[64,7168]{1,0} all-reduce-done(%all-reduce-start)
+  %two = (bf16[4]{0}, f32[2,2]{1,0}) all-reduce-start(%x, %y), to_apply=%add
+  %two.done = (bf16[4]{0}, f32[2,2]{1,0}) all-reduce-done(%two)
+  %all-gather-start = (pred[64]{0}, pred[256]{0}) all-gather-start(%z), dimensions={0}
+  %all-gather-done = pred[256]{0} all-gather-done(%all-gather-start)
+  %to-all = ((bf16[2,3]{1,0}), bf16[2,3]{1,0}) all-to-all-start(%v), dimensions={0}
+  %to-all.done = bf16[2,3]{1,0} all-to-all-done(%to-all)
+  %async = ((f32[3]{0}), f32[12]{0}, u32[]) async-start(%w), calls=%all-gather.clone
+  %async.done = f32[12]{0} async-done(%async)
 """
 PROGRAM = """HloModule jit__round, is_scheduled=true
 
@@ -37,6 +50,10 @@ PROGRAM = """HloModule jit__round, is_scheduled=true
 
 %condition (arg: (s32[], f32[8])) -> pred[] {
   ROOT %less = pred[] fusion(%arg), kind=kLoop, calls=%fused_computation.7
+}
+
+%all-gather.clone (p: f32[3]) -> f32[12] {
+  ROOT %all-gather.2 = f32[12]{0} all-gather(%p), dimensions={0}
 }
 
 %command_buffer (p.1: f32[8]) -> f32[8] {
@@ -101,6 +118,28 @@ def test_results_are_read_part_by_part():
     assert module.entry == "main.9"
     (fusion,) = (i for i in module.computations["main.9"] if i.name == "fusion.0")
     assert fusion.arrays == [("bf16", (64, 7168)), ("f32", (64,))]
+
+
+def test_every_collective_is_there_once_with_what_comes_out_of_it():
+    """Of one that is begun and done the beginning counts, of a gather or exchange what
+    comes out."""
+    counts = "%counts = f32[64,1,15]{2,1,0} all-reduce(%part), to_apply=%add"
+    text = PROGRAM.replace("LAYERS", COLLECTIVES).replace("%one = ", f"{counts}\n  %one = ")
+    assert collectives(text) == [
+        Collective("all-reduce", "bf16", (64, 7168), 1),
+        Collective("all-reduce", "bf16", (4,), 1),
+        Collective("all-reduce", "f32", (2, 2), 1),
+        Collective("all-gather", "pred", (256,), 1),
+        Collective("all-to-all", "bf16", (2, 3), 1),
+        Collective("all-gather", "f32", (12,), 1),
+        Collective("all-reduce", "f32", (64, 1, 15), 5),
+    ]
+
+
+def test_bytes_are_those_of_the_dtype():
+    sizes = [Collective("all-reduce", dtype, (2, 3), 1).nbytes for dtype in ("bf16", "f32", "pred")]
+    assert sizes == [12, 24, 6]
+    assert Collective("all-gather", "f8e4m3fn", (5,), 1).nbytes == 5
 
 
 def test_text_without_an_entry_is_refused():

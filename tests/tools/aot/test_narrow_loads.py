@@ -1,11 +1,12 @@
 """Whose array a load of one or two bytes is of, by its place among the program's arguments."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from small_kernels import ROWS, matmul, small_case
+from small_kernels import ROWS, example, matmul, small_case
 
 from eagle3_tools.aot.check import check
 from eagle3_tools.aot.nvidia.ptx import SmKernel
@@ -68,27 +69,15 @@ def test_rows_and_scales_of_groups_may_be_narrow_and_nothing_else() -> None:
     assert may_be_narrow(((rows, rows), {"w": int4})) == {"a[0][0]", "a[0][1]", "a[1]['w'].scale"}
 
 
-def small_example(inputs: int, outputs: int) -> Any:
-    def example(seed: int) -> tuple[Any, ...]:
-        keys = jax.random.split(jax.random.key(seed))
-        shapes = (ROWS, inputs), (inputs, outputs)
-        return tuple(
-            jax.random.normal(k, s, jnp.bfloat16) for k, s in zip(keys, shapes, strict=True)
-        )
-
-    return example
-
-
 @pytest.mark.parametrize("arch", ["gfx950", "gfx942", "sm_90"])
 @pytest.mark.parametrize("inputs", [2048, 512], ids=["as large as the rows", "small"])
 def test_weights_are_told_from_rows_by_place_and_not_by_size(
     request: pytest.FixtureRequest, arch: str, inputs: int
 ) -> None:
     request.getfixturevalue("cuda_compiler" if arch == "sm_90" else "rocm_compiler")
-    example = small_example(inputs, ROWS)
-    wanted = {arch: "bf16"}
+    shaped, wanted = partial(example, inputs=inputs, outputs=ROWS), {arch: "bf16"}
     for narrow, count in ((True, 1), (False, 0)):
-        case = small_case(matmul(64, narrow=narrow), example=example, matrix=wanted)
+        case = small_case(matmul(64, narrow=narrow), example=shaped, matrix=wanted)
         problems = check(case, arch).problems
         assert len(problems) == count, problems
         assert all(f"a[1]: bf16[{inputs}, {ROWS}]" in problem for problem in problems)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from eagle3_tools.aot.amd.stubs import version_script
 from eagle3_tools.twin.__main__ import PATCH
 from eagle3_tools.twin.bundles import unbundled
-from eagle3_tools.twin.libraries import _version_script
 
 
 def bundle(**codes: bytes) -> bytes:
@@ -32,7 +32,7 @@ def test_the_code_object_for_the_twins_gpu_is_found_in_a_bundle() -> None:
 
 def test_a_symbol_is_exported_under_each_version_that_is_imported() -> None:
     imports = {"hip_4.2": {"hipMalloc", "hipFree"}, "hip_6.0": {"hipGraphCreate"}, "": {"rsmi"}}
-    assert _version_script(imports) == (
+    assert version_script(imports) == (
         "hip_4.2 { global: hipFree; hipMalloc; };\nhip_6.0 { global: hipGraphCreate; };\n"
     )
 

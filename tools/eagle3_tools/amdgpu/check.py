@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from eagle3_tools.amdgpu.emulator.native.machine import machine_of
 from eagle3_tools.amdgpu.emulator.operations import translate
 from eagle3_tools.amdgpu.emulator.waits import LDS, missing_waits
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, Source, compile_source
-from eagle3_tools.amdgpu.program.run import run_program
+from eagle3_tools.amdgpu.program.run import ProgramRun, run_program
 from eagle3_tools.amdgpu.program.runtime import EmulatedLauncher
 from eagle3_tools.aot.amd.machine_code import Kernel, read_kernels
 from eagle3_tools.aot.launches import launches
@@ -31,8 +30,10 @@ POISON = (0x7FC1_2345, 0xA5A5_5A5B)
 class Checked:
     """Result of a check, without `problems` if it passed.
 
-    `launches` are kernels in order with their counts; `there` has all instruction names in their
-    code. `unsettled` has XLA's kernels that reach a barrier with local memory accesses in flight.
+    `own` are the names of our Pallas kernels, without the number that XLA may append. `there` has
+    all instruction names in the kernels' code, `launches` the kernels in order with their counts.
+    `unsettled` has XLA's kernels that reach a barrier with local memory accesses in flight. Its
+    sorts do: they rely on the order in which a compute unit executes accesses.
     """
 
     case: str
@@ -42,10 +43,11 @@ class Checked:
     there: frozenset[str] = frozenset()
     reference: float = float("nan")
     interpreted: float = float("nan")
-    allowed: tuple[float, float] = (0.0, 0.0)
+    allowed: tuple[float, float] = (float("nan"), float("nan"))
     library_share: float = 0.0
     seconds: float = 0.0
     unsettled: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
 
     @property
     def workgroups(self) -> int:
@@ -56,6 +58,67 @@ class Checked:
     def instructions(self) -> Counter[str]:
         """Wave instructions of all launches, by name."""
         return sum((counts.instructions for _, counts in self.launches), Counter())
+
+    def failed(self, *problems: str) -> "Checked":
+        """Add problems."""
+        return replace(self, problems=(*self.problems, *problems))
+
+    def ran(self, run: ProgramRun, begin: float, **errors: Any) -> "Checked":
+        """Add a run that began at this time, and errors of its results.
+
+        Our kernels must not load beyond their arrays; XLA's own do so without using the data.
+        """
+        beyond = [
+            f"{name}: {counts.loads_beyond} loads behind their buffer"
+            for name, counts in run.launches
+            if counts.loads_beyond and _base_name(name) in self.own
+        ]
+        return replace(
+            self.failed(*beyond),
+            launches=tuple(run.launches),
+            library_share=run.library_share,
+            seconds=time.monotonic() - begin,
+            **errors,
+        )
+
+
+def code_of(name: str, arch: str, *programs: CompiledProgram) -> Checked:
+    """Check all code of the programs' kernels, executed or not.
+
+    No register may be used before it loads, and no instruction be unknown.
+    """
+    own = frozenset(
+        one.name for program in programs for one in launches(program.hlo) if one.kind == "kernel"
+    )
+    problems, there, unsettled = list[str](), set[str](), set[str]()
+    for kernel in (kernel for program in programs for kernel in kernels_of(program)):
+        for m in missing_waits(kernel.code):
+            register = f"{m.register[0]}{m.register[1]}"
+            if m.register == LDS and _base_name(kernel.name) not in own:
+                unsettled.add(kernel.name)
+            else:
+                where = f"{kernel.name}: {m.name} at {m.pc:#x}"
+                problems.append(f"{where} uses {register}, still loading")
+        for i in kernel.code.values():
+            there.add(i.name)
+            try:
+                translate(i)
+            except Fault as fault:
+                problems.append(f"{kernel.name}: {fault}")
+    found = Checked(name, arch, tuple(problems), own=own)
+    return replace(found, there=frozenset(there), unsettled=frozenset(unsettled))
+
+
+def kernels_of(program: CompiledProgram) -> list[Kernel]:
+    """Return the kernels that the program launches, each once."""
+    read = {code: read_kernels(code) for code in program.objects}
+    names = dict.fromkeys((launch.kernel, launch.code) for launch in program.launches)
+    return [read[code][name] for name, code in names]
+
+
+def _base_name(kernel: str) -> str:
+    """Strip the number that XLA appends to repeated names."""
+    return kernel.partition("__")[0]
 
 
 def check_named(job: tuple[str, str, int]) -> Checked:
@@ -78,9 +141,7 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
     begin = time.monotonic()
     arguments = case.arguments(arch)
     program = compile_source(source_of(case, arch, arguments))
-    kernels = kernels_of(program)
-    own = own_kernels(program)
-    problems = [problem for kernel in kernels for problem in code_problems(kernel, own)]
+    found = code_of(case.name, arch, program)
     given = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
     machines = (machine_of if case.long else Machine, machine_of)
     try:
@@ -96,12 +157,12 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
             for poison, machine in zip(poisons, machines, strict=False)
         ]
     except Fault as fault:
-        return Checked(case.name, arch, (*problems, str(fault)))
-    problems += beyond_problems(runs[0].launches, own)
+        return found.failed(str(fault))
     results = runs[0].results
     for other in runs[1:]:
         if not _same(case, results, other.results):
-            problems.append("results depend on what registers held at the start, or on the machine")
+            said = "results depend on what registers held at the start, or on the machine"
+            found = found.failed(said)
     reference = case.compare(results, case.expected(arch, arguments))
     interpreted = case.compare(results, case.interpreted(arch, arguments))
     allowed = case.tolerance.reference, case.tolerance.interpreted
@@ -109,20 +170,9 @@ def check(case: EmulatedCase, arch: str, poisons: tuple[int, ...] = POISON) -> C
         (reference, interpreted), allowed, ("reference.py", "the interpreted kernel"), strict=True
     ):
         if not error <= most:
-            problems.append(f"{error:.2g} from {what}, where {most:g} is allowed")
-    return Checked(
-        case.name,
-        arch,
-        tuple(problems),
-        tuple(runs[0].launches),
-        frozenset(i.name for kernel in kernels for i in kernel.code.values()),
-        reference,
-        interpreted,
-        allowed,
-        runs[0].library_share,
-        time.monotonic() - begin,
-        unsettled(kernels, own),
-    )
+            found = found.failed(f"{error:.2g} from {what}, where {most:g} is allowed")
+    errors = {"reference": reference, "interpreted": interpreted, "allowed": allowed}
+    return found.ran(runs[0], begin, **errors)
 
 
 def _same(case: EmulatedCase, results: list[np.ndarray], others: list[np.ndarray]) -> bool:
@@ -141,57 +191,3 @@ def source_of(case: EmulatedCase, arch: str, arguments: tuple[Any, ...]) -> Sour
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     run = case.case.run
     return Source(arch, lambda *given: run(*jax.tree.unflatten(tree, given)), shapes, donated)
-
-
-def kernels_of(program: CompiledProgram) -> list[Kernel]:
-    """Return the kernels that the program launches, each once."""
-    read = {code: read_kernels(code) for code in program.objects}
-    names = dict.fromkeys((launch.kernel, launch.code) for launch in program.launches)
-    return [read[code][name] for name, code in names]
-
-
-def own_kernels(program: CompiledProgram) -> frozenset[str]:
-    """Return the names of our Pallas kernels, without the number that XLA may append."""
-    return frozenset(one.name for one in launches(program.hlo) if one.kind == "kernel")
-
-
-def code_problems(kernel: Kernel, own: frozenset[str]) -> list[str]:
-    """Check all code, executed or not: registers used before they load, unknown instructions."""
-    found = [
-        f"{kernel.name}: {m.name} at {m.pc:#x} uses {m.register[0]}{m.register[1]}, still loading"
-        for m in missing_waits(kernel.code, kernel.entry)
-        if m.register != LDS or _base_name(kernel.name) in own
-    ]
-    for i in kernel.code.values():
-        try:
-            translate(i)
-        except Fault as fault:
-            found.append(f"{kernel.name}: {fault}")
-    return found
-
-
-def beyond_problems(launched: Sequence[tuple[str, LaunchCounts]], own: frozenset[str]) -> list[str]:
-    """Report our kernels that load beyond their arrays; XLA's own do so without using the data."""
-    return [
-        f"{name}: {counts.loads_beyond} loads behind their buffer"
-        for name, counts in launched
-        if counts.loads_beyond and _base_name(name) in own
-    ]
-
-
-def unsettled(kernels: Sequence[Kernel], own: frozenset[str]) -> frozenset[str]:
-    """Return XLA's kernels that reach a barrier with local memory accesses in flight.
-
-    Its sorts do: they rely on the order in which a compute unit executes accesses.
-    """
-    return frozenset(
-        kernel.name
-        for kernel in kernels
-        if _base_name(kernel.name) not in own
-        and any(m.register == LDS for m in missing_waits(kernel.code, kernel.entry))
-    )
-
-
-def _base_name(kernel: str) -> str:
-    """Strip the number that XLA appends to repeated names."""
-    return kernel.partition("__")[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from eagle3_tools.amdgpu.check import Checked, code_problems, kernels_of, own_kernels, unsettled
+from eagle3_tools.amdgpu.check import Checked, code_of
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
 from eagle3_tools.kernel_cases import all_cases
 from eagle3_tools.plan.compile.full_size import full_size_program
@@ -25,7 +25,7 @@ def check_code(job: tuple[str, str, int]) -> Checked:
     (case,) = (case for case in all_cases() if case.name == name)
     with gpu.assume(arch):
         shapes = jax.eval_shape(lambda: case.example(0))
-    return read(f"code of {name}", Source(arch, case.run, shapes))
+    return code_of(f"code of {name}", arch, compile_source(Source(arch, case.run, shapes)))
 
 
 def check_full_size_code(job: tuple[str, str, int]) -> Checked:
@@ -34,7 +34,8 @@ def check_full_size_code(job: tuple[str, str, int]) -> Checked:
     options = full_size_rounds()[name]
     pair = read_pair(options)
     found = full_size_program(options, pair, make_plan(options, pair).memory)
-    return read(f"code of {name}", Source(arch, found.function, found.shapes, (found.state,)))
+    source = Source(arch, found.function, found.shapes, (found.state,))
+    return code_of(f"code of {name}", arch, compile_source(source))
 
 
 @cache
@@ -46,12 +47,3 @@ def full_size_rounds() -> dict[str, PlanOptions]:
 def arch_of(name: str) -> str:
     """Return the GPU architecture of a full-size round."""
     return GPUS[full_size_rounds()[name].gpu].arch
-
-
-def read(name: str, source: Source) -> Checked:
-    """Compile `source` and check the code of every kernel that it launches, without running it."""
-    program = compile_source(source)
-    kernels, own = kernels_of(program), own_kernels(program)
-    problems = tuple(problem for kernel in kernels for problem in code_problems(kernel, own))
-    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
-    return Checked(name, source.arch, problems, there=there, unsettled=unsettled(kernels, own))

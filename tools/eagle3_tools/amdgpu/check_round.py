@@ -2,59 +2,26 @@
 
 import time
 from collections.abc import Sequence
-from math import isnan
-from typing import Any
 
 import numpy as np
 
-from eagle3_tools.amdgpu.check import (
-    POISON,
-    Checked,
-    beyond_problems,
-    code_problems,
-    kernels_of,
-    own_kernels,
-    unsettled,
-)
-from eagle3_tools.amdgpu.emulator.launch import LaunchCounts
+from eagle3_tools.amdgpu.check import POISON, Checked, code_of
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram, compile_source
-from eagle3_tools.amdgpu.program.library_product import matrix_flops
-from eagle3_tools.amdgpu.program.run import run_program
-from eagle3_tools.amdgpu.rounds.round_oracle import Transcript, compare, cpu_transcript, play
-from eagle3_tools.amdgpu.rounds.round_program import PREFILL, ROUND, PairKey, Run, engine_on, source
-from eagle3_tools.amdgpu.rounds.round_state import state_errors
+from eagle3_tools.amdgpu.program.run import ProgramRun, run_program
+from eagle3_tools.amdgpu.rounds.round_program import Run, engine_on, pair_programs
 from eagle3_tools.amdgpu.rounds.small_pair import small_pair
+from eagle3_tools.amdgpu.rounds.transcript import (
+    cpu_transcript,
+    largest_state_error,
+    play,
+    token_problems,
+)
 
 STATE_TOLERANCE = {"bf16": 2.5e-2, "mxfp4": 8e-2}
 """Several roundings to bfloat16 (2^-8), because XLA fuses differently for the GPU; MXFP4 and FP8
 rows then take the next code. Swapped heads or experts give 4e-2 and more.
 """
-
-
-class Counted:
-    """Runs compiled programs and collects the counts of their launches."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[str, LaunchCounts]] = []
-        self.library = 0
-
-    def run(self, program: CompiledProgram) -> Run:
-        """Return a function from a program's leaves to its results."""
-
-        def run(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-            done = run_program(program, leaves, poison=POISON[0], allow_unwritten=True)
-            self.launches += done.launches
-            self.library += sum(flops for _, flops in done.library)
-            return done.results
-
-        return run
-
-    @property
-    def library_share(self) -> float:
-        """The library's fraction of the FLOPs of all products."""
-        ours = sum(matrix_flops(counts.instructions) for _, counts in self.launches)
-        return self.library / max(1, self.library + ours)
 
 
 def round_name(format: str, rounds: int) -> str:
@@ -65,41 +32,28 @@ def round_name(format: str, rounds: int) -> str:
 def check_round(job: tuple[str, str, int]) -> Checked:
     """Compare tokens and accept counts with the CPU engine's; `job` is (format, GPU, rounds)."""
     format, arch, rounds = job
-    name, begin = round_name(format, rounds), time.monotonic()
-    pair, counted = small_pair(format), Counted()
-    programs = {key: compile_source(source(PairKey(format, arch, key))) for key in (PREFILL, ROUND)}
-    kernels = [kernel for program in programs.values() for kernel in kernels_of(program)]
-    own = frozenset[str]().union(*map(own_kernels, programs.values()))
-    problems = [problem for kernel in kernels for problem in code_problems(kernel, own)]
-    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
+    begin, pair, total = time.monotonic(), small_pair(format), ProgramRun([], [], [])
+
+    def emulated(program: CompiledProgram) -> Run:
+        def run(leaves: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+            done = run_program(program, leaves, poison=POISON[0], allow_unwritten=True)
+            total.launches.extend(done.launches)
+            total.library.extend(done.library)
+            return done.results
+
+        return run
+
+    programs = {one: compile_source(one.source) for one in pair_programs(pair, arch)}
+    found = code_of(round_name(format, rounds), arch, *programs.values())
     expected = cpu_transcript(pair, rounds)
     try:
-        runs = {key: counted.run(program) for key, program in programs.items()}
-        found = play(engine_on(pair, arch, runs), rounds)
+        runs = {one: emulated(program) for one, program in programs.items()}
+        played = play(engine_on(pair, arch, runs), rounds)
     except Fault as fault:
-        return Checked(name, arch, (*problems, str(fault)), tuple(counted.launches), there)
-    problems += beyond_problems(counted.launches, own)
-    problems += [v.reason for v in compare(pair, expected, found) if v.kind == "different"]
-    error = _state_error(expected, found)
-    if error > STATE_TOLERANCE[format]:
-        problems.append(f"{error:.2g} from the CPU's state")
-    return Checked(
-        name,
-        arch,
-        tuple(problems),
-        tuple(counted.launches),
-        there,
-        reference=error,
-        allowed=(error if isnan(error) else STATE_TOLERANCE[format], float("nan")),
-        library_share=counted.library_share,
-        seconds=time.monotonic() - begin,
-        unsettled=unsettled(kernels, own),
-    )
-
-
-def _state_error(expected: Transcript, found: Transcript) -> float:
-    """Return the error of KV rows and features before each round and after the last."""
-    if not np.array_equal(expected.reports, found.reports):
-        return float("nan")  # After a tie the states belong to different tokens.
-    pairs: Any = zip(expected.held, found.held, strict=True)
-    return max(max(state_errors(ours, theirs).values()) for ours, theirs in pairs)
+        return found.failed(str(fault)).ran(total, begin)
+    if problems := token_problems(expected, played):  # The states belong to different tokens.
+        return found.failed(*problems).ran(total, begin)
+    error, most = largest_state_error(expected, played), STATE_TOLERANCE[format]
+    if error > most:
+        found = found.failed(f"{error:.2g} from the CPU's state")
+    return found.ran(total, begin, reference=error, allowed=(most, float("nan")))

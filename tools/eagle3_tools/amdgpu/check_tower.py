@@ -14,15 +14,7 @@ from eagle3_jax.config.vision import PixelConfig, VisionConfig
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.item import ImageItem
 from eagle3_jax.vision.packing import Packed, pack
-from eagle3_tools.amdgpu.check import (
-    POISON,
-    Checked,
-    beyond_problems,
-    code_problems,
-    kernels_of,
-    own_kernels,
-    unsettled,
-)
+from eagle3_tools.amdgpu.check import POISON, Checked, code_of
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
 from eagle3_tools.amdgpu.program.run import run_program
@@ -56,31 +48,17 @@ def check_tower(job: tuple[str, str, int]) -> Checked:
     weights, run = _tower(jnp.bfloat16)
     given = [np.asarray(leaf) for leaf in jax.tree.leaves((weights, _packed()))]
     program = compile_source(Source(arch, run, (_shapes(weights), _shapes(_packed()))))
-    kernels, own = kernels_of(program), own_kernels(program)
-    problems = [problem for kernel in kernels for problem in code_problems(kernel, own)]
-    there = frozenset(i.name for kernel in kernels for i in kernel.code.values())
+    found = code_of(name, arch, program)
     try:
         runs = [run_program(program, given, poison=one) for one in POISON[:poisons]]
     except Fault as fault:
-        return Checked(name, arch, (*problems, str(fault)), there=there)
-    problems += beyond_problems(runs[0].launches, own)
+        return found.failed(str(fault))
     if any(other.results[0].tobytes() != runs[0].results[0].tobytes() for other in runs):
-        problems.append("what registers held at the start reaches a result")
+        found = found.failed("what registers held at the start reaches a result")
     error = _rms_error(runs[0].results[0])
     if not error <= TOLERANCE:
-        problems.append(f"{error:.2g} from float32, where {TOLERANCE:g} is allowed")
-    return Checked(
-        name,
-        arch,
-        tuple(problems),
-        tuple(runs[0].launches),
-        there,
-        reference=error,
-        allowed=(TOLERANCE, float("nan")),
-        library_share=runs[0].library_share,
-        seconds=time.monotonic() - begin,
-        unsettled=unsettled(kernels, own),
-    )
+        found = found.failed(f"{error:.2g} from float32, where {TOLERANCE:g} is allowed")
+    return found.ran(runs[0], begin, reference=error, allowed=(TOLERANCE, float("nan")))
 
 
 def _rms_error(found: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from jax._src import xla_bridge
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
 from eagle3_tools.aot.triton_calls import TritonCall
-from eagle3_tools.kernel_model.facts import KernelFacts
+from eagle3_tools.kernel_model.facts import NOTHING, KernelFacts
 from pallas_kernels.gpu import Gpu
 
 
@@ -28,8 +28,23 @@ class Kernel:
         return re.fullmatch(rf"{re.escape(name)}(__\d+)?", self.name) is not None
 
 
+_LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 NARROW = 2
 """Bytes a lane of the widest narrow load, which takes as long as a load of 16 bytes."""
+
+
+def launch_facts(
+    name: str, arch: str, call: TritonCall, *, warps: int, registers: int, lds: int
+) -> KernelFacts:
+    """Return the facts of a launch, without those of the kernel's code."""
+    sizes = call.stages, registers, lds, dict(call.operands), call.result_bytes
+    return KernelFacts(name, arch, call.grid, warps, *sizes, (), NOTHING)
+
+
+def dynamic_memory(folder: Path) -> dict[str, int]:
+    """Return kernel -> bytes of local memory that its launches add, from XLA's dump."""
+    launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
+    return {name: int(size) for name, size in _LAUNCH.findall(launched)}
 
 
 @dataclass(frozen=True)

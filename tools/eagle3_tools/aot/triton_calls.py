@@ -33,6 +33,10 @@ class TritonCall:
         """Return the program argument of an operand, or None if there is no such operand."""
         return self.sources[place] if 0 <= place < len(self.sources) else None
 
+    def largest(self, places: Iterable[int]) -> int:
+        """Return the largest of these operands, -1 if there is none."""
+        return max(places, key=lambda place: self.operands.get(place, 0), default=-1)
+
     def shown(self, place: int) -> str:
         """Return an operand's name for reports."""
         if self.source(place) is None:

@@ -49,6 +49,10 @@ class Work:
     """Matrix instructions by multiplied type."""
 
 
+NOTHING = Work((), Chain(0.0, 0.0, 0.0))
+"""Work of no code."""
+
+
 @dataclass(frozen=True)
 class LoopFacts:
     """A loop. trips: number of iterations if the code determines it."""

@@ -64,16 +64,16 @@ def published() -> tuple[Published, ...]:
     )
 
 
-def families(gpu: ModelGpu = MI355X) -> Mapping[str, Family]:
+def families() -> Mapping[str, Family]:
     """Return family -> agreement of the model with its published times."""
     found: dict[str, list[Published]] = {}
     for one in published():
         found.setdefault(one.family, []).append(one)
-    return {name: _family(members, gpu) for name, members in found.items()}
+    return {name: _family(members) for name, members in found.items()}
 
 
-def _family(members: list[Published], gpu: ModelGpu) -> Family:
-    ratios = [one.ratio(gpu) for one in members]
+def _family(members: list[Published]) -> Family:
+    ratios = [one.ratio() for one in members]
     sources = tuple(dict.fromkeys(one.source for one in members))
     return Family(len(ratios), median(ratios), exp(pstdev(map(log, ratios))), sources)
 

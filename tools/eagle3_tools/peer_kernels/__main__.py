@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle3_tools.aot.amd.code_object import read_code_object, read_metadata
+from eagle3_tools.aot.amd.code_object import read_code_object, read_metadata, taken_arguments
 from eagle3_tools.aot.amd.facts import read_facts
 from eagle3_tools.aot.amd.trip_counts import Arguments
 from eagle3_tools.aot.triton_calls import TritonCall
@@ -47,9 +47,8 @@ def _arguments(
 ) -> tuple[dict[int, int], int, dict[int, int]]:
     """Return bytes of the arrays read by argument, bytes written, and sizes by byte offset."""
     (entry,) = read_metadata(code)["amdhsa.kernels"]
-    places = [a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")]
     read, written, words = dict[int, int](), 0, dict[int, int]()
-    for place, argument in zip(places, given, strict=False):
+    for place, argument in zip(taken_arguments(entry), given, strict=False):
         at = place[".offset"]
         if argument.get("written"):
             written += argument["bytes"]

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
+from eagle3_tools.aot.amd.stubs import run_tool, undefined, version_script
+
 SOURCES = Path(__file__).with_name("fakes")
 PLUGIN, RUNTIME = "jax-rocm7-plugin", "jax-rocm7-pjrt"
 HIP = "libamdhip64.so.7"
@@ -84,14 +86,12 @@ def _imports(files: Iterable[Path]) -> dict[str, dict[str, set[str]]]:
     """Return library -> version -> symbols; symbols without a version are under ""."""
     wanted: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for file in files:
-        for needed in _NEEDED.findall(_output("readelf", "-dW", str(file))):
+        for needed in _NEEDED.findall(run_tool("readelf", "-dW", str(file))):
             _ = wanted[needed]
-        for line in _output("nm", "-D", "--undefined-only", str(file)).splitlines():
-            *_, kind, symbol = line.split()
-            name, _, version = symbol.partition("@")
+        for name, version in undefined(file):
             library = next((lib for start, lib in LIBRARIES.items() if re.match(start, name)), None)
-            if library and kind not in "wv":
-                wanted[library][version.lstrip("@")].add(name)
+            if library:
+                wanted[library][version].add(name)
     return {library: dict(versions) for library, versions in wanted.items()}
 
 
@@ -102,16 +102,12 @@ def _build(library: str, versions: dict[str, set[str]], folder: Path) -> None:
     missing = [name for name in names if not re.search(rf"\b{re.escape(name)}\(", text)]
     stubs, script = folder / f"{library}.cpp", folder / f"{library}.map"
     stubs.write_text(_stubs(missing))
-    script.write_text(_version_script(versions))
+    script.write_text(version_script(versions))
     command = ["g++", "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-pthread"]
     command += [f"-Wl,-soname,{library}", f"-I{SOURCES}", f"-D{macro or 'NOTHING'}"]
     command += [f"-Wl,--version-script={script}"] if script.stat().st_size else []
-    command += [
-        "-o",
-        str(folder / library),
-        str(stubs),
-        *([str(SOURCES / source)] if source else []),
-    ]
+    command += ["-o", f"{folder / library}", f"{stubs}"]
+    command += [f"{SOURCES / source}"] if source else []
     command += [f"-L{folder}", f"-l:{HIP}"] if library != HIP else []
     subprocess.run(command, check=True)
 
@@ -124,16 +120,3 @@ def _stubs(names: Iterable[str]) -> str:
         export = '__attribute__((visibility("default")))'
         lines.append(f'extern "C" {export} long {name}() {{ {body} }}')
     return "\n".join(lines) + "\n"
-
-
-def _version_script(versions: dict[str, set[str]]) -> str:
-    """Return the linker's script: one node a version; a symbol with several keeps the named one."""
-    named = {version: names for version, names in versions.items() if version and names}
-    return "".join(
-        f"{version} {{ global: {'; '.join(sorted(names))}; }};\n"
-        for version, names in sorted(named.items())
-    )
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

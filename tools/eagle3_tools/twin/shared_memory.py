@@ -4,14 +4,7 @@ import mmap
 
 import numpy as np
 
-from eagle3_tools.amdgpu.emulator.memory import (
-    Fault,
-    GlobalMemory,
-    RawMemory,
-    exchange,
-    gather,
-    scatter,
-)
+from eagle3_tools.amdgpu.emulator.memory import Fault, GlobalMemory, exchange, gather, scatter
 
 
 class SharedMemory(GlobalMemory):
@@ -25,8 +18,15 @@ class SharedMemory(GlobalMemory):
     def __init__(self, fd: int, base: int, size: int, scratch: int):
         self._map = mmap.mmap(fd, size)
         self.bytes = np.frombuffer(self._map, np.uint8)
-        self._base, self._size, self._scratch = base, size, scratch
+        self.base, self._size, self._scratch = base, size, scratch
+        self.writers, self.launch = None, 0
         self.loads_beyond = self.loads_unwritten = 0
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """One buffer, which is all memory."""
+        end = self.base + self._size
+        return np.array([[self.base, end, end]])
 
     def place(self, array: np.ndarray, name: str) -> int:
         """Write a launch's arguments to the device's scratch memory and return their address."""
@@ -40,12 +40,7 @@ class SharedMemory(GlobalMemory):
 
     def view(self, address: int, size: int) -> np.ndarray:
         """Return uint8 [size]; writes to it are writes to memory."""
-        return self.bytes[address - self._base : address - self._base + size]
-
-    def raw(self) -> RawMemory:
-        """Return what the C form of a kernel reads and writes: one buffer, without checks."""
-        end = self._base + self._size
-        return RawMemory(self.bytes, self._base, np.array([[self._base, end, end]]))
+        return self.bytes[address - self.base : address - self.base + size]
 
     def describe(self, address: int) -> str:
         """Name the place of a fault."""
@@ -76,7 +71,7 @@ class SharedMemory(GlobalMemory):
         return exchange(self.bytes.view(np.uint32), places, new, expected)
 
     def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
-        start = (address - np.uint64(self._base)).astype(np.int64)
+        start = (address - np.uint64(self.base)).astype(np.int64)
         wrong = (start < 0) | (start + size > self._size)
         if wrong.any():
             at = int(address[np.argmax(wrong)])

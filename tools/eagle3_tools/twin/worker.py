@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from eagle3_tools.amdgpu.emulator.launch import launch
 from eagle3_tools.amdgpu.emulator.machine import Machine
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.native.machine import NativeMachine, machine_of
-from eagle3_tools.aot.amd.machine_code import Kernel
+from eagle3_tools.aot.amd.code_object import taken_arguments
 from eagle3_tools.twin.code_objects import CodeObject
 from eagle3_tools.twin.shared_memory import SharedMemory
 
@@ -38,16 +39,12 @@ class Function:
 
     def __init__(self, code: CodeObject, name: str):
         self.code, self.name = code, name
-        self._loaded: tuple[Kernel, Machine | NativeMachine] | None = None
 
-    def loaded(self) -> tuple[Kernel, Machine | NativeMachine]:
-        """Return the kernel, which takes its arguments as words, and its machine."""
-        if self._loaded is None:
-            found = self.code.kernel(self.name)
-            words = -(-self.code.entries[self.name][".kernarg_segment_size"] // 8)
-            kernel = replace(found, arguments=({},) * words)
-            self._loaded = kernel, machine_of(kernel)
-        return self._loaded
+    @cached_property
+    def machine(self) -> Machine | NativeMachine:
+        """The machine of the kernel, which takes its arguments as words."""
+        words = -(-self.code.entries[self.name][".kernarg_segment_size"] // 8)
+        return machine_of(replace(self.code.kernels[self.name], arguments=({},) * words))
 
 
 class Device:
@@ -125,7 +122,7 @@ class Device:
         code, name = self._module(struct.unpack_from("<I", data)[0]), data[4:].decode()
         entry, number = code.entries[name], len(self._functions) + 1
         self._functions[number] = Function(code, name)
-        explicit = [a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")]
+        explicit = taken_arguments(entry)
         sizes = ".kernarg_segment_size", ".group_segment_fixed_size", ".vgpr_count"
         sizes += ".max_flat_workgroup_size", ".private_segment_fixed_size"
         words = [number, *(entry[size] for size in sizes), len(explicit)]
@@ -144,17 +141,16 @@ class Device:
         else:
             function.code.fill_hidden(function.name, segment, grid, threads)
             segment += bytes(-len(segment) % 8)
-            kernel, machine = function.loaded()
+            machine = function.machine
             loaded = time.monotonic()
             self._translation_s += loaded - started
             started = loaded
             counts = launch(
-                *(kernel, self._memory, np.frombuffer(segment, np.uint64).tolist()),
+                *(machine, self._memory, np.frombuffer(segment, np.uint64).tolist()),
                 grid=grid,
                 threads=threads,
                 dynamic_lds=lds,
                 poison=NAN,
-                machine=machine,
             )
             self._instructions += sum(counts.instructions.values())
         self._seconds[function.name] += time.monotonic() - started

@@ -65,10 +65,10 @@ class EmulatedCase:
         """Name in reports."""
         return self.case.name
 
-    def arguments(self, arch: str, seed: int = 0) -> tuple[Any, ...]:
+    def arguments(self, arch: str) -> tuple[Any, ...]:
         """Return example arguments in this GPU's formats, as JAX arrays."""
         with gpu.assume(arch):
-            return self.case.example(seed)
+            return self.case.example(0)
 
     def launches(self, arch: str) -> list[Launch]:
         """Return the Pallas kernels it launches on this GPU, in order."""

@@ -38,40 +38,41 @@ class LaunchCounts:
 
 
 def launch(
-    kernel: Kernel,
+    machine: Machine | NativeMachine,
     memory: GlobalMemory,
     arguments: Sequence[int],
     *,
     grid: tuple[int, int, int],
     threads: tuple[int, int, int],
     dynamic_lds: int = 0,
-    groups: Sequence[tuple[int, int, int]] | None = None,
     poison: int,
-    machine: Machine | NativeMachine | None = None,
 ) -> LaunchCounts:
-    """Run a kernel on memory; raise Fault if it does something invalid.
+    """Run a machine's kernel on memory; raise Fault if it does something invalid.
 
-    `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups; `groups` selects
-    some. `poison` fills registers and local memory at the start. A `machine` of the kernel, if
-    given, keeps what it translated for the next launch; `machine_of` makes the fast one.
+    `arguments` are addresses or numbers, 8 bytes each. `grid` is in workgroups. `poison` fills
+    registers and local memory at the start. The machine keeps what it translated for the next
+    launch; `machine_of` makes the fast one.
     """
+    kernel = machine.kernel
     if kernel.scratch_bytes:
         raise Fault(f"{kernel.name} needs {kernel.scratch_bytes} bytes of scratch memory a lane")
     if len(arguments) != len(kernel.arguments):
         raise Fault(f"{kernel.name} takes {len(kernel.arguments)} arguments, not {len(arguments)}")
-    there = [(x, y, z) for z, y, x in product(*(range(n) for n in reversed(grid)))]
-    wanted = there if groups is None else list(groups)
+    wanted = [(x, y, z) for z, y, x in product(*(range(n) for n in reversed(grid)))]
     where = memory.place(_segment(arguments, poison), f"arguments of {kernel.name}")
     waves = -(-int(np.prod(threads)) // LANES)
-    machine = machine or Machine(kernel)
     counted = machine.counts
-    lds_sizes = kernel.lds_bytes + dynamic_lds, machine.granule
-    memory.begin_launch(len(there))
+    memory.begin_launch(len(wanted))
     before = memory.loads_beyond, memory.loads_unwritten
 
     def ready(part: Sequence[tuple[int, int, int]]) -> Waves:
-        w = _waves(kernel, memory, part, grid, threads, lds_sizes, poison)
-        _set_registers(w, kernel, where, part, threads)
+        group = np.repeat(np.arange(len(part)), waves)
+        places = np.array(part)[group]
+        identity = places @ np.array([1, grid[0], grid[0] * grid[1]])
+        number = np.tile(np.arange(waves), len(part))
+        lds = LocalMemory(len(part), kernel.lds_bytes + dynamic_lds, machine.granule, poison)
+        w = Waves(group, number, identity, memory, lds, kernel.arch, poison)
+        _set_registers(w, kernel, where, places, threads)
         return w
 
     if isinstance(machine, NativeMachine):
@@ -89,23 +90,6 @@ def launch(
     )
 
 
-def _waves(
-    kernel: Kernel,
-    memory: GlobalMemory,
-    groups: Sequence[tuple[int, int, int]],
-    grid: tuple[int, int, int],
-    threads: tuple[int, int, int],
-    lds_sizes: tuple[int, int],
-    poison: int,
-) -> Waves:
-    count = -(-int(np.prod(threads)) // LANES)
-    group = np.repeat(np.arange(len(groups)), count)
-    number = np.tile(np.arange(count), len(groups))
-    identity = np.array([x + grid[0] * (y + grid[1] * z) for x, y, z in groups])[group]
-    lds = LocalMemory(len(groups), *lds_sizes, poison)
-    return Waves(group, number, identity, memory, lds, kernel.arch, poison)
-
-
 def _segment(arguments: Sequence[int], poison: int) -> np.ndarray:
     """Pad the arguments to blocks of 64 bytes, which kernels load whole."""
     segment = np.full(-(-max(len(arguments), 1) // 8) * 16, poison, np.uint32).view(np.uint64)
@@ -114,17 +98,12 @@ def _segment(arguments: Sequence[int], poison: int) -> np.ndarray:
 
 
 def _set_registers(
-    w: Waves,
-    kernel: Kernel,
-    arguments: int,
-    groups: Sequence[tuple[int, int, int]],
-    threads: tuple[int, int, int],
+    w: Waves, kernel: Kernel, arguments: int, places: np.ndarray, threads: tuple[int, int, int]
 ) -> None:
     w.scalars[0], w.scalars[1] = arguments & 0xFFFF_FFFF, arguments >> 32
-    place = kernel.user_registers
-    for axis in (axis for axis in range(3) if kernel.group_ids[axis]):
-        w.scalars[place] = np.array([group[axis] for group in groups], np.uint32)[w.group]
-        place += 1
+    axes = [axis for axis in range(3) if kernel.group_ids[axis]]
+    for register, axis in enumerate(axes, kernel.user_registers):
+        w.scalars[register] = places[:, axis]
     thread = w.number[:, None] * LANES + np.arange(LANES)
     plane = threads[0] * threads[1]
     x, y, z = thread % threads[0], thread % plane // threads[0], thread // plane

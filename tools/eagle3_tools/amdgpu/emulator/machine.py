@@ -24,7 +24,7 @@ class Machine:
     """Executes one kernel. `granule` is the unit of conflicts in its local memory, in bytes."""
 
     def __init__(self, kernel: Kernel):
-        self._kernel = kernel
+        self.kernel = kernel
         self.granule = granule_of(i.name for i in kernel.code.values())
         self._runs: dict[int, tuple[Instruction, Callable[[Waves], Any]]] = {}
         self._executed: Counter[int] = Counter()
@@ -34,12 +34,12 @@ class Machine:
         """Executed wave instructions, by name."""
         total: Counter[str] = Counter()
         for pc, times in self._executed.items():
-            total[self._kernel.code[pc].name] += times
+            total[self.kernel.code[pc].name] += times
         return total
 
     def run(self, w: Waves) -> None:
-        """Run every wave from the kernel's entry to its end; raise Fault with the instruction."""
-        w.pc[:] = self._kernel.entry
+        """Run every wave to its end; raise Fault with the instruction."""
+        w.pc[:] = 0
         ended, waiting = np.zeros(w.count, bool), np.zeros(w.count, bool)
         with np.errstate(all="ignore"):  # Hardware raises no exceptions either.
             while not ended.all():
@@ -59,7 +59,7 @@ class Machine:
                 waiting[members] = False
                 released = True
         if not released:
-            raise Fault(f"{self._kernel.name}: waves wait for each other at barriers for ever")
+            raise Fault(f"{self.kernel.name}: waves wait for each other at barriers for ever")
 
     def _run_on(
         self, w: Waves, running: np.ndarray, ended: np.ndarray, waiting: np.ndarray
@@ -81,7 +81,7 @@ class Machine:
             try:
                 target = execute(w)
             except Fault as fault:
-                where = f"{self._kernel.name}, {instruction.name} at {pc:#x}"
+                where = f"{self.kernel.name}, {instruction.name} at {pc:#x}"
                 raise Fault(f"{where}: {fault}") from fault
             if target is not None:
                 w.pc[w.chosen] = target
@@ -96,8 +96,8 @@ class Machine:
                 return
 
     def _translated(self, pc: int) -> tuple[Instruction, Callable[[Waves], Any]]:
-        instruction = self._kernel.code.get(pc)
+        instruction = self.kernel.code.get(pc)
         if instruction is None:
-            raise Fault(f"{self._kernel.name} runs on to {pc:#x}, where it has no instruction")
+            raise Fault(f"{self.kernel.name} runs on to {pc:#x}, where it has no instruction")
         self._runs[pc] = instruction, translate(instruction)
         return self._runs[pc]

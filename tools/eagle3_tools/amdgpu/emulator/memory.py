@@ -3,7 +3,6 @@
 Each byte records its writer: none, something before this launch, or a workgroup of it.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,32 +19,17 @@ class Fault(Exception):
     """The program did something invalid, or something the emulator does not know."""
 
 
-@dataclass(frozen=True)
-class RawMemory:
-    """The part of a memory that the C form of a kernel needs.
-
-    bytes: uint8 from the address `base` on. bounds: int64 [buffers, 3], the addresses of the start
-    and end of each, and the end for loads. writers: int32 for each byte, as `GlobalMemory` keeps
-    them with the number `launch` of the first workgroup, or None: then neither races nor unwritten
-    bytes are looked for.
-    """
-
-    bytes: np.ndarray
-    base: int
-    bounds: np.ndarray
-    writers: np.ndarray | None = None
-    launch: int = 0
-    allow_unwritten: bool = False
-
-
 class GlobalMemory:
     """Buffers in one arena of `size` bytes, which are filled with `poison`.
 
     `loads_beyond` counts loads that ended after a buffer but in its last block of 256 bytes.
-    `loads_unwritten` counts loads of unwritten bytes, if `allow_unwritten` permits them.
+    `loads_unwritten` counts loads of unwritten bytes, if `allow_unwritten` permits them. `writers`
+    has the writer of each byte, int32, of which `launch` is the first workgroup.
     """
 
     allow_unwritten = False
+    base = BASE
+    writers: Any
 
     def __init__(self, size: int, poison: int = 0):
         words = (-(-size // 256) * 256 + _GUARD) // 4
@@ -53,7 +37,7 @@ class GlobalMemory:
         self.bytes = np.full(words, self._poison).view(np.uint8)
         self.writers = np.zeros(self.bytes.size, np.int32)
         self._top = _GUARD
-        self._launch = self._next = _BEFORE + 1
+        self.launch = self._next = _BEFORE + 1
         self.loads_beyond = self.loads_unwritten = 0
         self._starts, self._ends, self._names = np.zeros(0, np.int64), np.zeros(0, np.int64), [""]
         self._names.clear()
@@ -101,7 +85,7 @@ class GlobalMemory:
 
     def begin_launch(self, workgroups: int) -> None:
         """Begin a launch of `workgroups`; all earlier writes count as before it."""
-        self._launch, self._next = self._next, self._next + workgroups
+        self.launch, self._next = self._next, self._next + workgroups
 
     def load(self, address: np.ndarray, size: int, count: int, group: np.ndarray) -> np.ndarray:
         """Load `count` elements of `size` bytes from each address [n]: uint32 [count, n].
@@ -130,7 +114,7 @@ class GlobalMemory:
             self._refuse(foreign, start, "store where another workgroup stored in this launch")
         for k, value in enumerate(values):
             scatter(self.bytes, start + size * k, value, size)
-            mark(self.writers, start + size * k, self._launch + group, size)
+            mark(self.writers, start + size * k, self.launch + group, size)
 
     def exchange(
         self, address: np.ndarray, new: np.ndarray, expected: np.ndarray | None, group: np.ndarray
@@ -146,11 +130,14 @@ class GlobalMemory:
         mark(self.writers, start, np.full(len(start), _BEFORE), 4)
         return found
 
-    def raw(self) -> RawMemory:
-        """Return what the C form of a kernel reads and writes."""
-        blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
-        bounds = BASE + np.stack([self._starts, self._ends, blocks], 1)
-        return RawMemory(self.bytes, BASE, bounds, self.writers, self._launch, self.allow_unwritten)
+    @property
+    def bounds(self) -> np.ndarray:
+        """Addresses of the start and end of each buffer, and the end for loads: [buffers, 3]."""
+        return BASE + np.stack([self._starts, self._ends, self._blocks], 1)
+
+    @property
+    def _blocks(self) -> np.ndarray:
+        return self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
 
     def describe(self, address: int) -> str:
         """Name the buffer and the byte in it."""
@@ -159,7 +146,7 @@ class GlobalMemory:
     def _is_foreign(self, place: np.ndarray, group: np.ndarray) -> np.ndarray:
         """Mark places that another workgroup of this launch wrote."""
         writer = self.writers[place]
-        return (writer >= self._launch) & (writer != self._launch + group)
+        return (writer >= self.launch) & (writer != self.launch + group)
 
     def _places(self, address: np.ndarray, size: int, what: str) -> np.ndarray:
         start, outside = self._bounds(address, size, self._ends)
@@ -170,8 +157,7 @@ class GlobalMemory:
         """Return the places of loads, and a mask of those that end beyond their buffer."""
         start, beyond = self._bounds(address, size, self._ends)
         if beyond.any():
-            blocks = self._starts + -(-(self._ends - self._starts) // _BLOCK) * _BLOCK
-            outside = self._bounds(address, size, blocks)[1]
+            outside = self._bounds(address, size, self._blocks)[1]
             self._refuse(outside, start, f"load of {size} bytes outside every buffer")
         return start, beyond
 

@@ -6,17 +6,17 @@ pending until a wait covers it on every path. Source: CDNA3 ISA, "Data Dependenc
 "S_WAITCNT"; vector memory and LDS complete in order, scalar loads in any order.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import Instruction, Register
+from eagle3_tools.aot.amd.flow import read_flow
+from eagle3_tools.aot.amd.operations import wait_limits
 
-Register = tuple[str, int]
 LDS: Register = ("lds", 0)
 """Stands for local memory accesses, which must complete before a barrier."""
 _SCALAR_LOAD = -1
 """Scalar loads complete in any order, so the number of later ones is irrelevant."""
-_RESULTS = {"vdst", "sdst", "sdata"}
 
 
 @dataclass(frozen=True)
@@ -49,47 +49,31 @@ class _Pending:
         return changed
 
 
-def missing_waits(code: Mapping[int, Instruction], entry: int) -> list[MissingWait]:
+def missing_waits(code: Mapping[int, Instruction]) -> list[MissingWait]:
     """Find every use of a register whose load may be in flight on some path, by address."""
-    before, to_do = {entry: _Pending()}, [entry]
     found: set[MissingWait] = set()
-    while to_do:
-        pc = to_do.pop()
-        state, after = before[pc].copy(), [pc]
-        while len(after) == 1 and (after[0] == pc or after[0] not in before):
-            i = code[after[0]]
-            pc, after = i.pc + i.size, following(i)
-            found |= {MissingWait(i.pc, i.name, register) for register in _step(i, state)}
-        for target in after:
-            if target not in before or before[target].join(state):
-                before.setdefault(target, state.copy())
-                to_do.append(target)
+
+    def run(i: Instruction, state: _Pending) -> None:
+        found.update(MissingWait(i.pc, i.name, register) for register in _step(i, state))
+
+    read_flow(code).settle(_Pending(), run)
     return sorted(found, key=lambda wait: wait.pc)
-
-
-def following(i: Instruction) -> list[int]:
-    """Return the addresses at which a wave may go on after `i`."""
-    if i.name == "s_endpgm":
-        return []
-    if i.name == "s_branch":
-        return [i.target]
-    return [i.pc + i.size, *([i.target] if i.name.startswith("s_cbranch") else [])]
 
 
 def _step(i: Instruction, state: _Pending) -> list[Register]:
     """Return the registers that `i` uses too early; update `state` to what is pending after it."""
-    if i.name == "s_waitcnt":
-        _wait(i.fields["simm16"], state)
+    if limits := wait_limits(i):
+        _wait(*limits, state)
         return []
     if i.name == "s_barrier":
         return [LDS] if LDS in state.scalar or LDS in state.vector else []
     vector_memory = i.name.startswith(("global_", "buffer_"))
-    loaded = {LDS} if i.fields.get("lds") else set(_loaded(i))
+    loaded = {LDS} if i.fields.get("lds") else _loaded(i)
     # Loads of one kind complete in order, so one may overwrite the register of another.
     safe = loaded if vector_memory else set()
     early = [
         register
-        for register in set(_used(i))
+        for register in _used(i)
         if register in state.scalar or (register in state.vector and register not in safe)
     ]
     if i.name.startswith("ds_read") and LDS in state.vector:
@@ -111,8 +95,7 @@ def _begin(pending: dict[Register, int], loaded: Iterable[Register]) -> None:
     pending.update(dict.fromkeys(loaded, 0))
 
 
-def _wait(counts: int, state: _Pending) -> None:
-    vector, scalar = counts & 15 | counts >> 14 << 4, counts >> 8 & 15
+def _wait(vector: int, scalar: int, state: _Pending) -> None:
     state.vector = {r: later for r, later in state.vector.items() if later < vector}
     if scalar == 0:
         state.scalar = {}
@@ -120,18 +103,11 @@ def _wait(counts: int, state: _Pending) -> None:
         state.scalar = {r: later for r, later in state.scalar.items() if later < scalar}
 
 
-def _loaded(i: Instruction) -> Iterator[Register]:
-    """Yield the registers that a memory operation fills."""
-    for name in ("vdst", "sdata", "vdata"):
-        if name in i.operands and "store" not in i.name:
-            yield from _registers(i.operands[name])
+def _loaded(i: Instruction) -> set[Register]:
+    """Return the registers that a memory operation fills."""
+    filled = [name for name in ("vdst", "sdata", "vdata") if "store" not in i.name]
+    return {r for name in filled if name in i.operands for r in i.operands[name].places}
 
 
-def _used(i: Instruction) -> Iterator[Register]:
-    for operand in i.operands.values():
-        yield from _registers(operand)
-
-
-def _registers(operand: Operand) -> Iterator[Register]:
-    if operand.kind in (Kind.VECTOR, Kind.SCALAR):
-        yield from ((operand.kind.value, k) for k in operand.registers)
+def _used(i: Instruction) -> set[Register]:
+    return {register for operand in i.operands.values() for register in operand.places}

@@ -56,7 +56,7 @@ class ProgramMemory(GlobalMemory):
     def check_kept(self, where: Slice, name: str) -> None:
         """Raise Fault if the last launch wrote to the slice."""
         start = self._inside(self.address(where), where.size)
-        if (self.writers[start : start + where.size] >= self._launch).any():
+        if (self.writers[start : start + where.size] >= self.launch).any():
             raise Fault(f"a store to {name}, which it must only read")
 
     def _place(self, where: Slice, name: str) -> tuple[int, int, str]:

@@ -3,15 +3,13 @@
 Buffers, slices and the order of steps come from the executable that such a machine would load.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from eagle3_tools.amdgpu.emulator.launch import LaunchCounts
 from eagle3_tools.amdgpu.program.compiled import CompiledProgram
-from eagle3_tools.amdgpu.program.executable import KernelLaunch
 from eagle3_tools.amdgpu.program.library_product import matrix_flops
 from eagle3_tools.amdgpu.program.program_memory import ProgramMemory
 from eagle3_tools.amdgpu.program.runtime import EmulatedLauncher, Launcher, Runtime
@@ -41,7 +39,6 @@ def run_program(
     arguments: Sequence[np.ndarray],
     *,
     poison: int,
-    on_launch: Callable[[KernelLaunch, LaunchCounts], Any] | None = None,
     launcher: Launcher | None = None,
     partly_written: frozenset[int] = frozenset(),
     allow_unwritten: bool = False,
@@ -64,7 +61,7 @@ def run_program(
         memory.write(memory.addresses[number], elements)
     for array, argument in zip(code.parameters, _kept(program, arguments), strict=True):
         memory.write(memory.addresses[array.buffer], argument)
-    runtime = Runtime(memory, launcher or EmulatedLauncher(poison), on_launch)
+    runtime = Runtime(memory, launcher or EmulatedLauncher(poison))
     runtime.run(code.thunks)
     results = [
         memory.read(

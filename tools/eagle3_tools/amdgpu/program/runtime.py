@@ -33,25 +33,22 @@ class EmulatedLauncher:
         self, poison: int, machine: Callable[[Kernel], Machine | NativeMachine] = machine_of
     ) -> None:
         self._poison, self._machine = poison, machine
-        self._kernels: dict[tuple[str, bytes], tuple[Kernel, Machine | NativeMachine]] = {}
+        self._machines: dict[tuple[str, bytes], Machine | NativeMachine] = {}
 
     def __call__(
         self, thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]
     ) -> LaunchCounts:
         key = thunk.kernel, thunk.code
-        if key not in self._kernels:
-            kernel = self.read(*key)
-            self._kernels[key] = kernel, self._machine(kernel)
-        kernel, machine = self._kernels[key]
+        if key not in self._machines:
+            self._machines[key] = self._machine(self.read(*key))
         return launch(
-            kernel,
+            self._machines[key],
             memory,
             addresses,
             grid=thunk.grid,
             threads=thunk.threads,
             dynamic_lds=thunk.dynamic_lds,
             poison=self._poison,
-            machine=machine,
         )
 
     def read(self, name: str, code: bytes) -> Kernel:
@@ -61,11 +58,10 @@ class EmulatedLauncher:
 
 @dataclass
 class Runtime:
-    """A run of steps. `on_launch` is called after each launch; `launches` and `library` grow."""
+    """A run of steps, which are added to `launches` and `library`."""
 
     memory: ProgramMemory
     launcher: Launcher
-    on_launch: Callable[[KernelLaunch, LaunchCounts], Any] | None = None
     launches: list[tuple[str, LaunchCounts]] = field(default_factory=list)
     library: list[tuple[str, int]] = field(default_factory=list)
 
@@ -116,8 +112,6 @@ class Runtime:
         for where in thunk.operands:
             self.memory.check_kept(where, f"an operand of {thunk.kernel}")
         self.launches.append((thunk.kernel, counts))
-        if self.on_launch:
-            self.on_launch(thunk, counts)
 
     def _fill(self, where: Slice, pattern: int) -> None:
         words = np.full(-(-where.size // 4), pattern, np.uint32)

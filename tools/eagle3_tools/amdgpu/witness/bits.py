@@ -2,21 +2,25 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
-FLOAT_KINDS = frozenset({"f", "bf", "fp"})
 _TYPE = re.compile(r"(bf|fp|[ufib])(\d+)")
+
+
+class PseudocodeError(Exception):
+    """The text is not pseudocode, or the state is not sufficient to run it."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """A type; `kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16, bf8), fp (fp8)."""
+    """A type; `kind` is u (unsigned), i (signed), b (bits), f (IEEE), bf (bf16), fp (fp8)."""
 
     kind: str
     width: int
 
     @property
     def is_float(self) -> bool:
-        return self.kind in FLOAT_KINDS
+        return self.kind in ("f", "bf", "fp")
 
     def __str__(self) -> str:
         return f"{self.kind}{self.width}"
@@ -39,10 +43,13 @@ class Bits:
         return self.pattern != 0
 
 
-def type_named(name: str) -> Type | None:
-    """Return the type that a suffix such as "u32" or "bf16" names, or None."""
+@cache
+def type_named(name: str) -> Type:
+    """Return the type that a suffix such as "u32" or "bf16" names."""
     match = _TYPE.fullmatch(name)
-    return Type(match[1], int(match[2])) if match else None
+    if match is None:
+        raise PseudocodeError(f"expected a type such as u32, got {name}")
+    return Type(match[1], int(match[2]))
 
 
 def integer(kind: str, width: int, number: int) -> Bits:
@@ -71,15 +78,6 @@ def bit_slice(value: Bits, first: int, last: int) -> Bits:
 
 def with_slice(value: Bits, first: int, last: int, part: Bits) -> Bits:
     """Replace bits [first : last] of `value` by the low bits of `part`."""
-    width = first - last + 1
-    mask = (1 << width) - 1
+    mask = (1 << (first - last + 1)) - 1
     pattern = (value.pattern & ~(mask << last)) | ((part.pattern & mask) << last)
     return Bits(Type(value.type.kind, max(value.type.width, first + 1)), pattern)
-
-
-def concatenation(parts: list[Bits]) -> Bits:
-    """Concatenate { high, ..., low } to one pattern."""
-    pattern = 0
-    for part in parts:
-        pattern = (pattern << part.type.width) | part.pattern
-    return Bits(Type("b", sum(part.type.width for part in parts)), pattern)

@@ -1,7 +1,7 @@
 """Floating-point formats and arithmetic: exact rationals, rounded once to nearest even.
 
-Formats: IEEE 754-2019 for f16, f32 and f64; bfloat16; OCP OFP8 for fp8 (E4M3) and bf8 (E5M2), which
-gfx950 uses (gfx942's fp8 is another format, which the compiled kernels do not convert). NaN results
+Formats: IEEE 754-2019 for f16, f32 and f64; bfloat16; OCP OFP8 for fp8 (E4M3), which gfx950
+uses (gfx942's fp8 is another format, which the compiled kernels do not convert). NaN results
 are the format's positive quiet NaN, because the pseudocode specifies no payload.
 """
 
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from eagle3_tools.amdgpu.witness.bits import Bits, Type, flag
+from eagle3_tools.amdgpu.witness.bits import Bits, Type
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ FORMATS = {
     Type("f", 64): Format(11, 52),
     Type("bf", 16): Format(8, 7),
     Type("fp", 8): Format(4, 3, has_infinity=False),
-    Type("bf", 8): Format(5, 2),
 }
 F32, F64 = Type("f", 32), Type("f", 64)
 
@@ -125,25 +124,27 @@ def rounded(type_: Type, number: Fraction) -> Bits:
     return Bits(type_, pattern | (form.sign_bit if number < 0 else 0))
 
 
-def _limit(value: Bits) -> float:
-    """Map to a float for arithmetic with infinities and NaNs; finite numbers become 1 or 0."""
+def to_float(value: Bits) -> float:
     if is_nan(value):
         return math.nan
-    size = math.inf if is_infinite(value) else float(magnitude(value) != 0)
+    size = math.inf if is_infinite(value) else float(abs(exact(value)))
     return -size if sign(value) else size
 
 
-def _from_limit(type_: Type, number: float) -> Bits:
+def from_float(number: float, type_: Type) -> Bits:
+    """Round Python's float to a type."""
+    negative = math.copysign(1.0, number) < 0
     if math.isnan(number):
         return nan(type_)
-    negative = math.copysign(1.0, number) < 0
-    return infinity(type_, negative) if math.isinf(number) else zero(type_, negative)
+    if math.isinf(number):
+        return infinity(type_, negative)
+    return rounded(type_, Fraction(number)) if number else zero(type_, negative)
 
 
 def scaled_fma(a: Bits, b: Bits, c: Bits, power: int) -> Bits:
     """Compute (a * b + c) * 2 ** power, rounded once."""
     if not (is_finite(a) and is_finite(b) and is_finite(c)):
-        return _from_limit(a.type, _limit(a) * _limit(b) + _limit(c))
+        return from_float(to_float(a) * to_float(b) + to_float(c), a.type)
     total = exact(a) * exact(b) + exact(c)
     if total:
         result = rounded(a.type, total * Fraction(2) ** power)
@@ -175,7 +176,7 @@ def divide(a: Bits, b: Bits) -> Bits:
     if is_finite(a) and is_finite(b) and magnitude(b):
         size = rounded(a.type, abs(exact(a) / exact(b)))
         return Bits(a.type, size.pattern | zero(a.type, negative).pattern)
-    if is_nan(a) or is_nan(b) or abs(_limit(a)) == abs(_limit(b)):  # inf/inf, 0/0
+    if is_nan(a) or is_nan(b) or abs(to_float(a)) == abs(to_float(b)):  # inf/inf, 0/0
         return nan(a.type)
     return zero(a.type, negative) if is_infinite(b) else infinity(a.type, negative)
 
@@ -184,24 +185,6 @@ def ldexp(a: Bits, power: int) -> Bits:
     """Compute a * 2 ** power, rounded once; powers beyond the format's range are clipped."""
     one = rounded(a.type, Fraction(1))
     return scaled_fma(a, one, zero(a.type, sign(a)), max(-4500, min(4500, power)))
-
-
-def compare(operator: str, a: Bits, b: Bits) -> Bits:
-    """Compare by IEEE: false with a NaN except for !=; <> is less or greater."""
-    if is_nan(a) or is_nan(b):
-        return flag(operator == "!=")
-    left, right = ordered(a), ordered(b)
-    return flag(
-        {
-            "==": left == right,
-            "!=": left != right,
-            "<>": left != right,
-            "<": left < right,
-            "<=": left <= right,
-            ">": left > right,
-            ">=": left >= right,
-        }[operator]
-    )
 
 
 def ordered(value: Bits) -> int:

@@ -1,7 +1,7 @@
 """Functions that AMD's pseudocode calls and does not define.
 
 v_exp, v_log, v_rcp, v_rsq and v_sqrt are approximations in hardware. Here divide and sqrt round
-correctly, and pow, log2, sin and cos round Python's f64 result: compare within a few ulp.
+correctly, and pow and log2 round Python's f64 result: compare within a few ulp.
 """
 
 import math
@@ -12,7 +12,6 @@ from fractions import Fraction
 from eagle3_tools.amdgpu.witness import floats
 from eagle3_tools.amdgpu.witness.bits import Bits, Type, flag, integer, type_named
 from eagle3_tools.amdgpu.witness.floats import (
-    F64,
     FORMATS,
     exact,
     is_finite,
@@ -20,18 +19,18 @@ from eagle3_tools.amdgpu.witness.floats import (
     rounded,
 )
 
-_CONVERSION = re.compile(r"([a-z]+\d+)_to_([a-z]+\d+)(_scale)?")
+_CONVERSION = re.compile(r"(?:([a-z]+\d+)_)?to_([a-z]+\d+)(_scale)?")
 _SCALE_BIAS = 127  # The bias of f32's exponent, and of E8M0.
 
 
 def function_named(name: str) -> Callable[..., Bits] | None:
-    """Return the function of this name, such as fma or f32_to_bf16_scale, or None."""
+    """Return the function of this name, such as fma, to_u32 or f32_to_bf16_scale, or None."""
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
     match = _CONVERSION.fullmatch(name)
-    target = type_named(match[2]) if match else None
-    if match is None or target is None or type_named(match[1]) is None:
+    if match is None:
         return None
+    target = type_named(match[2])
     if not match[3]:
         return lambda value: convert(value, target)
     wide = match[1] in ("f32", "f16", "bf16")
@@ -118,38 +117,16 @@ def _by_float(function: Callable[..., float]) -> Callable[..., Bits]:
 
     def call(*operands: Bits) -> Bits:
         type_ = operands[0].type
-        numbers = [_python_float(each) for each in operands]
+        numbers = [floats.to_float(each) for each in operands]
         try:
             result = function(*numbers)
         except ValueError:
             return floats.nan(type_)
         except OverflowError:
             return floats.infinity(type_, negative=False)
-        return _from_python_float(result, type_)
+        return floats.from_float(result, type_)
 
     return call
-
-
-def _python_float(value: Bits) -> float:
-    if is_nan(value):
-        return math.nan
-    if not is_finite(value):
-        return -math.inf if floats.sign(value) else math.inf
-    size = float(abs(exact(value)))
-    return -size if floats.sign(value) else size
-
-
-def _from_python_float(number: float, type_: Type) -> Bits:
-    negative = math.copysign(1.0, number) < 0
-    if math.isnan(number):
-        return floats.nan(type_)
-    if math.isinf(number):
-        return floats.infinity(type_, negative)
-    return (
-        floats.converted(rounded(F64, Fraction(number)), type_)
-        if number
-        else floats.zero(type_, negative)
-    )
 
 
 def _log2(number: float) -> float:
@@ -188,7 +165,7 @@ _FUNCTIONS: dict[str, Callable[..., Bits]] = {
     "isSignalNAN": lambda value: flag(is_nan(value) and not floats.is_quiet(value)),
     "isDENORM": lambda value: flag(floats.is_denormal(value)),
     "isEven": _is_even,
-    "identical": lambda a, b: flag(a == b),
+    "identical": lambda a, b: flag(a.pattern == b.pattern),
     "cvtToQuietNAN": _quieted,
     "fma": floats.fma,
     "scaled_fma": lambda a, b, c, power: floats.scaled_fma(a, b, c, power.number),
@@ -199,9 +176,6 @@ _FUNCTIONS: dict[str, Callable[..., Bits]] = {
     "sqrt": _by_float(math.sqrt),
     "pow": _by_float(math.pow),
     "log2": _by_float(_log2),
-    "sin": _by_float(math.sin),
-    "cos": _by_float(math.cos),
     "signext": _signext,
     "signext_from_bit": _signext_from_bit,
-    "bitCount": lambda value: integer("u", 32, value.pattern.bit_count()),
 }

@@ -153,15 +153,10 @@ def why_unreadable(mnemonic: str) -> str | None:
     return _NO_TEXT if amd_text(mnemonic) is None else None
 
 
-def text_of(mnemonic: str) -> str | None:
-    """Return AMD's text for a mnemonic such as "v_add_f32", or None if it cannot be evaluated."""
-    return None if why_unreadable(mnemonic) else amd_text(mnemonic)
-
-
 def corrected_text(mnemonic: str) -> str:
     """Return AMD's text with corrections; raise ValueError if it cannot be evaluated."""
-    text = text_of(mnemonic)
-    if text is None:
+    text = amd_text(mnemonic)
+    if text is None or why_unreadable(mnemonic):
         raise ValueError(f"expected an opcode with readable text, got {mnemonic}")
     for correction in corrections_of(mnemonic):
         text = re.sub(correction.wrong, correction.right, text)

@@ -3,7 +3,7 @@
 import re
 
 from eagle3_tools.amdgpu.witness.opcodes import COMPILED
-from eagle3_tools.amdgpu.witness.pseudocode import why_unreadable
+from eagle3_tools.amdgpu.witness.readings import why_unreadable
 
 _READABLE = [mnemonic for mnemonic in COMPILED if why_unreadable(mnemonic) is None]
 """Opcodes whose text can be evaluated, grouped below by the kind of test that they need."""
@@ -39,15 +39,15 @@ GROUPS = {
 }
 _EXPLAINED = {mnemonic for group in GROUPS.values() for mnemonic in group}
 """test_operations, test_lanes and test_memory_operations compare each with its text."""
-SMALL_KERNEL = """
-ds_read_b64_tr_b16 ds_read_b64_tr_b8 v_mfma_f32_16x16x128_f8f6f4 v_mfma_f32_16x16x16_bf16
-v_mfma_f32_16x16x32_bf16 v_mfma_f32_16x16x32_fp8_fp8 v_mfma_f32_16x16x4_f32
-v_mfma_f32_32x32x16_bf16 v_mfma_f32_32x32x16_fp8_fp8 v_mfma_f32_32x32x2_f32
+SMALL_KERNEL = ["ds_read_b64_tr_b16", "ds_read_b64_tr_b8"]
+"""test_matrix_layouts compiles a kernel with each."""
+CALCULATOR = """
+v_mfma_f32_16x16x128_f8f6f4 v_mfma_f32_16x16x16_bf16 v_mfma_f32_16x16x32_bf16
+v_mfma_f32_16x16x32_fp8_fp8 v_mfma_f32_16x16x4_f32 v_mfma_f32_32x32x16_bf16
+v_mfma_f32_32x32x16_fp8_fp8 v_mfma_f32_32x32x2_f32
 v_mfma_f32_32x32x64_f8f6f4 v_mfma_f32_32x32x8_bf16 v_mfma_i32_16x16x32_i8 v_mfma_i32_16x16x64_i8
 v_mfma_scale_f32_16x16x128_f8f6f4 v_mfma_scale_f32_32x32x64_f8f6f4
 """.split()
-"""test_matrix_layouts compiles a kernel with each."""
-CALCULATOR = [mnemonic for mnemonic in SMALL_KERNEL if mnemonic.startswith("v_mfma")]
 """test_matrix_formulas has AMD's formula of each."""
 _FORMULA = ["ds_swizzle_b32", "v_accvgpr_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32"]
 """test_lanes has the ISA's formula."""
@@ -66,7 +66,7 @@ def witness_of(mnemonic: str) -> str:
     if name in _EXPLAINED:
         return "AMD's pseudocode"
     if name in CALCULATOR:
-        return "small kernel against NumPy, AMD's layout formulas"
+        return "AMD's layout formulas"
     if name in SMALL_KERNEL:
         return "small kernel against NumPy"
     if name in _FORMULA:

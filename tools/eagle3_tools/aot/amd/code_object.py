@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flax.serialization import msgpack_restore
+
 from eagle3_tools.aot.target import Kernel
 
 _NARROW = re.compile(
     r"load (?:(?:<1 x )?(?:i8|i16|bfloat|half)>?|<2 x i8>), ptr addrspace\([178]\)"
     r"|buffer\.load\.(?:i8|i16|bf16|f16)\b"
 )
-_NOTE_SEGMENT, _AMDGPU_METADATA = 4, 32
-_LENGTHS = {0xD9: "B", 0xC4: "B", 0xDA: "H", 0xC5: "H", 0xDE: "H", 0xDF: "I", 0xDC: "H", 0xDD: "I"}
-_NUMBERS = {0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}
+_LOADED, _NOTE_SEGMENT = 1, 4
+_DYNAMIC_SYMBOLS, _AMDGPU_METADATA = 11, 32
 
 
 @dataclass(frozen=True)
@@ -77,48 +78,58 @@ def read_code_object(path: Path) -> list[GpuKernel]:
     ]
 
 
+class Elf:
+    """Headers of segments and sections of a 64-bit ELF file, with the numbers of its format."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+        self.segments = self._table(32, 54, "<IIQQQQQQ")
+        self.sections = self._table(40, 58, "<IIQQQQIIQQ")
+
+    def _table(self, at: int, sizes_at: int, form: str) -> list[tuple[int, ...]]:
+        (start,) = struct.unpack_from("<Q", self.data, at)
+        size, count = struct.unpack_from("<HH", self.data, sizes_at)
+        return [struct.unpack_from(form, self.data, start + k * size) for k in range(count)]
+
+    def image(self) -> bytes:
+        """Return the loadable segments at their memory addresses."""
+        loaded = [(s[3], self.data[s[2] : s[2] + s[5]]) for s in self.segments if s[0] == _LOADED]
+        image = bytearray(max(start + len(data) for start, data in loaded))
+        for start, data in loaded:
+            image[start : start + len(data)] = data
+        return bytes(image)
+
+    def entries(self, kind: int, form: str) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Yield each section of a kind with each of its entries."""
+        for section in (s for s in self.sections if s[1] == kind):
+            end = section[4] + section[5]
+            for at in range(section[4], end, struct.calcsize(form)):
+                yield section, struct.unpack_from(form, self.data, at)
+
+    def symbols(self) -> list[tuple[str, int, int]]:
+        """Return name, address and size of the exported symbols, in their order."""
+        found = []
+        for section, (name, _, _, _, value, size) in self.entries(_DYNAMIC_SYMBOLS, "<IBBHQQ"):
+            start = self.sections[section[6]][4] + name
+            end = self.data.index(b"\0", start)
+            found.append((self.data[start:end].decode(), value, size))
+        return found
+
+
 def read_metadata(elf: bytes) -> dict[str, Any]:
     """Read the metadata of a code object. Raises ValueError if `elf` is none."""
-    for start, end in _note_segments(elf):
+    for _, _, start, _, _, length, _, _ in (s for s in Elf(elf).segments if s[0] == _NOTE_SEGMENT):
+        end = start + length
         while start < end:
             name_size, size, kind = struct.unpack_from("<III", elf, start)
             name = elf[start + 12 : start + 12 + name_size]
             start += 12 + -(-name_size // 4) * 4
             if kind == _AMDGPU_METADATA and name.startswith(b"AMDGPU"):
-                return _unpack(elf, start)[0]
+                return msgpack_restore(elf[start : start + size])
             start += -(-size // 4) * 4
     raise ValueError("no AMDGPU metadata: this is no code object")
 
 
-def _note_segments(elf: bytes) -> Iterator[tuple[int, int]]:
-    (table,) = struct.unpack_from("<Q", elf, 32)
-    entry_size, count = struct.unpack_from("<HH", elf, 54)
-    for index in range(count):
-        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, table + index * entry_size)
-        if kind == _NOTE_SEGMENT:
-            yield offset, offset + size
-
-
-def _unpack(data: bytes, at: int) -> tuple[Any, int]:
-    """Decode one MessagePack value; return it and the position of the next one."""
-    tag, at = data[at], at + 1
-    if tag <= 0x7F or tag >= 0xE0:
-        return (tag if tag <= 0x7F else tag - 256), at
-    if tag in (0xC0, 0xC2, 0xC3):
-        return {0xC0: None, 0xC2: False, 0xC3: True}[tag], at
-    if tag in _NUMBERS:
-        code = ">" + _NUMBERS[tag]
-        return struct.unpack_from(code, data, at)[0], at + struct.calcsize(code)
-    if tag in _LENGTHS:
-        code = ">" + _LENGTHS[tag]
-        length, at = struct.unpack_from(code, data, at)[0], at + struct.calcsize(code)
-    else:
-        length = tag & (0x1F if 0xA0 <= tag <= 0xBF else 0x0F)
-    is_map = 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF)
-    if not is_map and not (0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD)):
-        return data[at : at + length].decode(errors="replace"), at + length
-    found = []
-    for _ in range(2 * length if is_map else length):
-        value, at = _unpack(data, at)
-        found.append(value)
-    return (dict(zip(found[::2], found[1::2], strict=True)) if is_map else found), at
+def taken_arguments(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments of a kernel's metadata that a launch is given; others are hidden."""
+    return [a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")]

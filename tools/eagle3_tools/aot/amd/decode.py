@@ -35,6 +35,10 @@ _SCALED = 0xD3AC
 """First bits of the encoding of an MFMA with scales."""
 
 
+Register = tuple[str, int]
+"""File ("v" or "s") and number of a register."""
+
+
 class Kind(Enum):
     """Location of an operand."""
 
@@ -69,6 +73,13 @@ class Operand:
         """Registers that the operand occupies, in the file of its kind."""
         return range(self.index, self.index + max(1, self.bits // 32))
 
+    @property
+    def places(self) -> list[Register]:
+        """The registers with their files; a constant or flag has none."""
+        if self.kind not in (Kind.VECTOR, Kind.SCALAR):
+            return []
+        return [(self.kind.value, register) for register in self.registers]
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -99,14 +110,24 @@ class Instruction:
         """Target address of a branch."""
         return self.pc + 4 + 4 * signed(self.fields["simm16"], 16)
 
+    @property
+    def following(self) -> tuple[int, ...]:
+        """Addresses at which a wave may go on, the target of a branch last."""
+        if self.name == "s_endpgm":
+            return ()
+        if self.name == "s_branch":
+            return (self.target,)
+        is_branch = self.name.startswith("s_cbranch")
+        return (self.pc + self.size, *([self.target] if is_branch else []))
+
 
 def signed(value: int, bits: int) -> int:
     """Interpret the low `bits` as two's complement."""
     return value - ((value >> (bits - 1)) << bits)
 
 
-def decode(code: bytes, base: int) -> dict[int, Instruction]:
-    """Return the instructions of a kernel by address; `base` is the address of the first byte.
+def decode(code: bytes) -> dict[int, Instruction]:
+    """Return the instructions of a kernel by their distance from the first.
 
     Raises ValueError if bytes are no CDNA instruction.
     """
@@ -115,7 +136,7 @@ def decode(code: bytes, base: int) -> dict[int, Instruction]:
         # Only a scaled MFMA has 16 bytes; the package takes any bytes before an MFMA for one.
         size = 16 if struct.unpack_from("<H", code, at + 2)[0] == _SCALED else 8
         raw = decode_inst(code[at : at + size], "cdna")
-        found[base + at] = instruction = _instruction(raw, base + at)
+        found[at] = instruction = _instruction(raw, at)
         at += instruction.size
     return found
 

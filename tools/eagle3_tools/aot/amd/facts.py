@@ -13,9 +13,9 @@ from eagle3_tools.aot.amd.operations import goes_to_lds, is_load, memory_width
 from eagle3_tools.aot.amd.origins import origins
 from eagle3_tools.aot.amd.timeline import of_code, of_loop
 from eagle3_tools.aot.amd.trip_counts import NOTHING_KNOWN, Arguments, trip_count
-from eagle3_tools.aot.target import NARROW
+from eagle3_tools.aot.target import NARROW, launch_facts
 from eagle3_tools.aot.triton_calls import TritonCall
-from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.kernel_model.facts import NOTHING, KernelFacts, Load, LoopFacts, Work
 
 Code = tuple[Instruction, ...]
 
@@ -25,7 +25,7 @@ def read_facts(
 ) -> KernelFacts:
     """Return the facts of a kernel as this call launches it with these arguments."""
     code = read_kernels(kernel.code)[kernel.name]
-    flow = read_flow(code.code, code.entry)
+    flow = read_flow(code.code)
     known = replace(arguments, at=code.arguments_at)
     return _Reader(kernel, call, arch, flow, known).facts()
 
@@ -37,21 +37,13 @@ class _Reader:
         self.kernel, self.call, self.arch, self.flow = kernel, call, arch, flow
         self.arguments = arguments
         self.sources = {
-            pc: max(places, key=lambda place: call.operands.get(place, 0), default=-1)
-            for pc, places in origins(flow, arguments.at).items()
+            pc: call.largest(places) for pc, places in origins(flow, arguments.at).items()
         }
-        self.bare = KernelFacts(
-            kernel.name,
-            arch,
-            call.grid,
-            kernel.threads // operations.LANES,
-            call.stages,
-            kernel.vgprs,
-            kernel.lds_bytes,
-            dict(call.operands),
-            call.result_bytes,
-            (),
-            Work((), Chain(0.0, 0.0, 0.0)),
+        self.bare = launch_facts(
+            *(kernel.name, arch, call),
+            warps=kernel.threads // operations.LANES,
+            registers=kernel.vgprs,
+            lds=kernel.lds_bytes,
         )
 
     def facts(self) -> KernelFacts:
@@ -59,7 +51,7 @@ class _Reader:
         most = max(map(self._loaded, innermost), default=0)
         loops = tuple(self._loop(loop, self._loaded(loop) == most) for loop in innermost)
         outside = self._work(self._outside(innermost), 1.0, looping=False)
-        return KernelFacts(**{**vars(self.bare), "loops": loops, "outside": outside})
+        return replace(self.bare, loops=loops, outside=outside)
 
     def _outside(self, loops: Sequence[Loop]) -> Code:
         """Return the code that a program runs outside its main loop: the path to and from it."""
@@ -79,7 +71,7 @@ class _Reader:
         code, given = self.flow.instructions(loop.blocks), self.arguments.trips
         is_given = is_main and given is not None
         trips = given if is_given else trip_count(self.flow, loop, self.arguments)
-        found = LoopFacts(Work(self._loads(code), Chain(0.0, 0.0, 0.0)), trips)
+        found = LoopFacts(replace(NOTHING, loads=self._loads(code)), trips)
         count = self.bare.trips(found, float(self.bare.programs))
         return LoopFacts(self._work(code, count, looping=True), trips)
 
@@ -118,11 +110,7 @@ def narrow_loads(kernel: GpuKernel, call: TritonCall) -> dict[int, int]:
     """Return argument index -> number of narrow loads of it in the code."""
     if not kernel.loads_narrowly:
         return {}
-    code = read_kernels(kernel.code)[kernel.name]
-    flow, found = read_flow(code.code, code.entry), dict[int, int]()
-    loads = {i.pc: i for block in flow.blocks.values() for i in block if is_load(i)}
-    for pc, places in origins(flow).items():
-        if memory_width(loads[pc]) <= NARROW and not goes_to_lds(loads[pc]):
-            place = max(places, key=lambda place: call.operands.get(place, 0), default=-1)
-            found[place] = found.get(place, 0) + 1
-    return found
+    code = read_kernels(kernel.code)[kernel.name].code
+    narrow = {pc for pc, i in code.items() if memory_width(i) <= NARROW and not goes_to_lds(i)}
+    found = origins(read_flow(code))
+    return dict(Counter(call.largest(places) for pc, places in found.items() if pc in narrow))

@@ -1,9 +1,10 @@
 """Control flow of a kernel's machine code: blocks, execution order and loops."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
+from typing import Any
 
 from eagle3_tools.aot.amd.decode import Instruction
 
@@ -19,11 +20,10 @@ class Loop:
 @dataclass(frozen=True)
 class Flow:
     """Control flow graph: basic blocks by first address, and the blocks that may follow each, the
-    branch target last."""
+    branch target last. A kernel begins at 0."""
 
     blocks: Mapping[int, tuple[Instruction, ...]]
     following: Mapping[int, tuple[int, ...]]
-    entry: int
 
     @cached_property
     def preceding(self) -> Mapping[int, tuple[int, ...]]:
@@ -62,7 +62,7 @@ class Flow:
         """Return the path from the entry to `target` (excluded) that takes the fewest branches on
         EXEC, which need all lanes to agree, and then has the fewest blocks."""
         best: dict[int, int] = {}
-        waiting = [(0, 0, self.entry, self.entry)]
+        waiting = [(0, 0, 0, 0)]
         while waiting and target not in best:
             skipped, length, block, before = heappop(waiting)
             if block in best:
@@ -72,7 +72,7 @@ class Flow:
             for number, following in enumerate(self.following[block]):
                 heappush(waiting, (skipped + (skips and number), length + 1, following, block))
         path, block = [], target
-        while block != self.entry:
+        while block:
             block = best[block]
             path.append(block)
         return tuple(reversed(path))
@@ -93,17 +93,36 @@ class Flow:
         exits = {t for b in loop.blocks for t in self.following[b] if t not in loop.blocks}
         return max((behind(block) for block in exits - others), default=(0, ()))[1]
 
+    def settle(self, start: Any, run: Callable[[Instruction, Any], None]) -> None:
+        """Run an analysis along every path until no block begins in a new state.
+
+        `run` changes the state before an instruction to that after it. A state has `copy`, and
+        `join`, which adds that of another path and returns whether it was new.
+        """
+        before, to_do = {0: start}, [0]
+        while to_do:
+            block = to_do.pop()
+            state = before[block].copy()
+            for i in self.blocks[block]:
+                run(i, state)
+            for target in self.following[block]:
+                if target not in before:
+                    before[target] = state.copy()
+                    to_do.append(target)
+                elif before[target].join(state):
+                    to_do.append(target)
+
     @cached_property
     def _dominators(self) -> Mapping[int, frozenset[int]]:
         everything = frozenset(self.blocks)
         found = dict.fromkeys(self.blocks, everything)
-        found[self.entry] = frozenset([self.entry])
+        found[0] = frozenset([0])
         changed = True
         while changed:
             changed = False
             for block in sorted(self.blocks):
                 before = [found[one] for one in self.preceding[block]]
-                if block == self.entry or not before:
+                if not block or not before:
                     continue
                 mine = frozenset.intersection(*before) | {block}
                 changed |= mine != found[block]
@@ -120,17 +139,17 @@ class Flow:
         return found
 
 
-def read_flow(code: Mapping[int, Instruction], entry: int) -> Flow:
+def read_flow(code: Mapping[int, Instruction]) -> Flow:
     """Return the reachable blocks. Raises KeyError if a branch leaves the code."""
-    starts, to_do = {entry}, [entry]
+    starts, to_do = {0}, [0]
     ends: dict[int, tuple[int, ...]] = {}
     seen: set[int] = set()
     while to_do:
         at = to_do.pop()
         while at not in seen:
             seen.add(at)
-            targets = _targets(code[at])
-            if targets is not None:
+            targets = code[at].following
+            if targets != (at + code[at].size,):
                 ends[at] = targets
                 starts.update(targets)
                 to_do += targets
@@ -144,13 +163,4 @@ def read_flow(code: Mapping[int, Instruction], entry: int) -> Flow:
             block.append(code[at])
         blocks[start] = tuple(block)
         following[start] = ends.get(at, (at + code[at].size,))
-    return Flow(blocks, following, entry)
-
-
-def _targets(i: Instruction) -> tuple[int, ...] | None:
-    """Return the successors of a block that ends here, or None if it does not end."""
-    if i.name == "s_endpgm":
-        return ()
-    if i.name == "s_branch":
-        return (i.target,)
-    return (i.pc + i.size, i.target) if i.name.startswith("s_cbranch") else None
+    return Flow(blocks, following)

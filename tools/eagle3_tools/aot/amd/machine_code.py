@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from eagle3_tools.aot.amd.code_object import read_metadata
+from eagle3_tools.aot.amd.code_object import Elf, read_metadata, taken_arguments
 from eagle3_tools.aot.amd.decode import Instruction, decode
 
-_DYNAMIC_SYMBOLS = 11
 _ARGUMENTS = 8
 """Kernel property: user registers hold the address of the arguments."""
 _BEFORE = {1: 4, 2: 2, 4: 2}
@@ -32,7 +31,7 @@ class Code(Mapping[int, Instruction]):
 
     @cached_property
     def _decoded(self) -> dict[int, Instruction]:
-        return decode(self.raw, 0)
+        return decode(self.raw)
 
     def __getitem__(self, pc: int) -> Instruction:
         return self._decoded[pc]
@@ -48,44 +47,40 @@ class Code(Mapping[int, Instruction]):
 class Kernel:
     """A kernel in a code object.
 
-    code: instructions by their distance from the first; entry: where it begins. lds_bytes:
-    without the dynamic part. user_registers: scalar registers set before the start; group_ids:
-    which of x, y and z follow them. arguments_at: the first of two scalar registers with the
-    arguments' address. arguments: metadata of each.
+    code: instructions by their distance from the first. lds_bytes: without the dynamic part.
+    user_registers: scalar registers set before the start; group_ids: which of x, y and z follow
+    them. arguments_at: the first of two scalar registers with the arguments' address. arguments:
+    metadata of each.
     """
 
     name: str
     arch: str
     code: Mapping[int, Instruction]
-    entry: int
     lds_bytes: int
     scratch_bytes: int
     user_registers: int
     group_ids: tuple[bool, bool, bool]
     arguments_at: int
     arguments: tuple[dict[str, Any], ...]
-    float_mode: int
 
 
 def read_kernels(elf: bytes) -> dict[str, Kernel]:
     """Return the kernels of a code object by name. Raises ValueError if `elf` is none."""
     metadata = read_metadata(elf)
     arch = re.search(r"gfx\w+", metadata["amdhsa.target"])[0]  # pyright: ignore
-    image, symbols = _image(elf), _symbols(elf)
+    image, symbols = Elf(elf).image(), {name: place for name, *place in Elf(elf).symbols()}
     return {
         entry[".name"]: _read_kernel(entry, arch, image, symbols)
         for entry in metadata["amdhsa.kernels"]
     }
 
 
-def _read_kernel(
-    entry: Any, arch: str, image: bytes, symbols: dict[str, tuple[int, int]]
-) -> Kernel:
+def _read_kernel(entry: Any, arch: str, image: bytes, symbols: dict[str, list[int]]) -> Kernel:
     name = entry[".name"]
     descriptor, _ = symbols[entry[".symbol"]]
     lds, scratch = struct.unpack_from("<II", image, descriptor)
     (offset,) = struct.unpack_from("<q", image, descriptor + 16)
-    resources1, resources2 = struct.unpack_from("<II", image, descriptor + 48)
+    (resources,) = struct.unpack_from("<I", image, descriptor + 52)
     (properties,) = struct.unpack_from("<H", image, descriptor + 56)
     if not properties & _ARGUMENTS:
         raise ValueError(f"{name} wants no register set to its arguments: {properties:#x}")
@@ -94,39 +89,10 @@ def _read_kernel(
         name=name,
         arch=arch,
         code=Code(image[start : start + size]),
-        entry=0,
         lds_bytes=lds,
         scratch_bytes=scratch,
-        user_registers=resources2 >> 1 & 31,
-        group_ids=tuple(bool(resources2 >> bit & 1) for bit in (7, 8, 9)),  # pyright: ignore
+        user_registers=resources >> 1 & 31,
+        group_ids=tuple(bool(resources >> bit & 1) for bit in (7, 8, 9)),  # pyright: ignore
         arguments_at=sum(size for bit, size in _BEFORE.items() if properties & bit),
-        arguments=tuple(a for a in entry[".args"] if not a[".value_kind"].startswith("hidden")),
-        float_mode=resources1 >> 12 & 255,
+        arguments=tuple(taken_arguments(entry)),
     )
-
-
-def _image(elf: bytes) -> bytes:
-    """Return the loadable segments at their memory addresses."""
-    (table,) = struct.unpack_from("<Q", elf, 32)
-    size, count = struct.unpack_from("<HH", elf, 54)
-    segments = [struct.unpack_from("<IIQQQQQQ", elf, table + k * size) for k in range(count)]
-    loaded = [(s[3], elf[s[2] : s[2] + s[5]]) for s in segments if s[0] == 1]
-    image = bytearray(max(start + len(data) for start, data in loaded))
-    for start, data in loaded:
-        image[start : start + len(data)] = data
-    return bytes(image)
-
-
-def _symbols(elf: bytes) -> dict[str, tuple[int, int]]:
-    """Return name -> (address, size) of the exported symbols."""
-    (table,) = struct.unpack_from("<Q", elf, 40)
-    size, count = struct.unpack_from("<HH", elf, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + k * size) for k in range(count)]
-    found = {}
-    for section in (s for s in sections if s[1] == _DYNAMIC_SYMBOLS):
-        names = sections[section[6]][4]
-        for at in range(section[4], section[4] + section[5], 24):
-            name, _, _, _, value, length = struct.unpack_from("<IBBHQQ", elf, at)
-            end = elf.index(b"\0", names + name)
-            found[elf[names + name : end].decode()] = (value, length)
-    return found

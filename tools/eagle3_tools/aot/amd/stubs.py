@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 NO_DEVICE = "{return 100;}"
@@ -43,12 +44,12 @@ def make_stubs(plugin: Path, folder: Path) -> list[Path]:
 
 def _wanted(plugin: Path) -> dict[str, dict[str, set[str]]]:
     """Return missing library -> symbol version -> its symbols."""
-    present = set(re.findall(r"^\s*(\S+) \(", _run("/sbin/ldconfig", "-p"), re.M))
-    needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", _run("readelf", "-dW", str(plugin)))
+    present = set(re.findall(r"^\s*(\S+) \(", run_tool("/sbin/ldconfig", "-p"), re.M))
+    needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", run_tool("readelf", "-dW", str(plugin)))
     missing = sorted(set(needed) - present - {"ld-linux-x86-64.so.2"})
     library_of = _libraries_of_versions(plugin)
     wanted: dict[str, dict[str, set[str]]] = {name: defaultdict(set) for name in missing}
-    for symbol, version in _undefined(plugin):
+    for symbol, version in undefined(plugin):
         library = library_of.get(version, "")
         if library in wanted:
             wanted[library][version].add(symbol)
@@ -58,7 +59,7 @@ def _wanted(plugin: Path) -> dict[str, dict[str, set[str]]]:
 def _libraries_of_versions(plugin: Path) -> dict[str, str]:
     """Return symbol version -> the library that must define it."""
     library, found = "", {}
-    for line in _run("readelf", "-VW", str(plugin)).splitlines():
+    for line in run_tool("readelf", "-VW", str(plugin)).splitlines():
         if named := re.search(r"Version: 1\s+File: (\S+)", line):
             library = named[1]
         elif library and (named := re.search(r"Name: (\S+)\s+Flags", line)):
@@ -66,10 +67,10 @@ def _libraries_of_versions(plugin: Path) -> dict[str, str]:
     return found
 
 
-def _undefined(plugin: Path) -> list[tuple[str, str]]:
+def undefined(plugin: Path) -> list[tuple[str, str]]:
     """Return (symbol, version or "") of all undefined symbols."""
     found = []
-    for line in _run("nm", "-D", "--undefined-only", str(plugin)).splitlines():
+    for line in run_tool("nm", "-D", "--undefined-only", str(plugin)).splitlines():
         kind, symbol = line.split()[-2:]
         if kind not in "wv":  # Weak ones may stay undefined.
             name, _, version = symbol.partition("@")
@@ -79,31 +80,40 @@ def _undefined(plugin: Path) -> list[tuple[str, str]]:
 
 def _unversioned(plugin: Path) -> set[str]:
     """Return HIP's functions, which have no version: any library may define them."""
-    names = {name for name, version in _undefined(plugin) if not version}
+    names = {name for name, version in undefined(plugin) if not version}
     return {n for n in names if n.startswith("__hip") or not re.match(r"_?Py|_?__", n)}
+
+
+def version_script(versions: Mapping[str, set[str]]) -> str:
+    """Return the linker's script: one node a version; a symbol with several keeps the named one."""
+    named = {version: names for version, names in versions.items() if version and names}
+    return "".join(
+        f"{version} {{ global: {'; '.join(sorted(names))}; }};\n"
+        for version, names in sorted(named.items())
+    )
 
 
 def _compile(folder: Path, library: str, versions: dict[str, set[str]], plain: set[str]) -> None:
     names = sorted(plain.union(*versions.values()))
     source, script = folder / "stub.c", folder / "stub.map"
     source.write_text("".join(f"long {n}(void *a){BODIES.get(n, NO_DEVICE)}\n" for n in names))
-    blocks = (f"{v} {{ global: {'; '.join(sorted(s))}; }};\n" for v, s in sorted(versions.items()))
-    script.write_text("".join(blocks))
+    script.write_text(version_script(versions))
     linked = [f"-Wl,-soname,{library}", *([f"-Wl,--version-script={script}"] if versions else [])]
-    _run("gcc", "-w", "-shared", "-fPIC", f"{source}", "-o", f"{folder / library}", *linked)
+    run_tool("gcc", "-w", "-shared", "-fPIC", f"{source}", "-o", f"{folder / library}", *linked)
     source.unlink()
     script.unlink()
 
 
-def _run(*command: str) -> str:
+def run_tool(*command: str) -> str:
+    """Return what a command prints. Raises RuntimeError if it is missing or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
         )
     except FileNotFoundError as error:
         raise RuntimeError(
-            f"{command[0]} is needed to compile without ROCm: install gcc and binutils"
+            f"{command[0]} is needed to compile and emulate kernels: install gcc and binutils"
         ) from error
     if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()}")
+        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
     return done.stdout

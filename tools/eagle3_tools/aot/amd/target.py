@@ -5,48 +5,19 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from eagle3_tools.aot.amd.code_object import GpuKernel, read_code_object
 from eagle3_tools.aot.amd.stubs import make_stubs
-from eagle3_tools.aot.target import Column, Target
+from eagle3_tools.aot.target import Column, Target, dynamic_memory
 from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
 from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
 
-_LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
-
 _compiled: dict[tuple[str, str, str], GpuKernel] = {}
 """(architecture, name, call text) -> kernel. XLA caches code and writes its files only once."""
-
-
-@contextmanager
-def kept_files() -> Iterator[Path]:
-    """Return a context whose folder receives XLA's code objects and IR."""
-    changed = ("TMPDIR", "TF_ROCM_KEEP_XLA_TEMPFILES")
-    before = {name: os.environ.get(name) for name in changed}
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(zip(changed, (folder, "1"), strict=True))
-        try:
-            yield Path(folder)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-def kernels_of(arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
-    """Return the kernels of a program from `folder`, with static and dynamic local memory."""
-    objects = sorted(folder.glob("*.hsaco"))
-    launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
-    dynamic = {name: int(size) for name, size in _LAUNCH.findall(launched)}
-    found = [
-        replace(kernel, lds_bytes=kernel.lds_bytes + dynamic.get(kernel.name, 0))
-        for path in objects
-        for kernel in read_code_object(path)
-    ]
-    return found + [kernel for call in triton_calls(hlo) for kernel in _kept(arch, call, found)]
 
 
 def _kept(arch: str, call: TritonCall, found: list[GpuKernel]) -> list[GpuKernel]:
@@ -111,9 +82,19 @@ class AmdTarget(Target):
             platform_name: "ROCM" runtime_version {{ major: 7 minor: 2 }} dnn_version_info {{ }}
             device_description_str: "{t["name"]}" """
 
-    def kept_files(self) -> AbstractContextManager[Path]:
-        """Return a context for code objects and the IR next to them."""
-        return kept_files()
+    @contextmanager
+    def kept_files(self) -> Iterator[Path]:
+        """Return a context whose folder receives XLA's code objects and the IR next to them."""
+        changed = ("TMPDIR", "TF_ROCM_KEEP_XLA_TEMPFILES")
+        before = {name: os.environ.get(name) for name in changed}
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ.update(zip(changed, (folder, "1"), strict=True))
+            try:
+                yield Path(folder)
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name, None)
+                    os.environ.update({} if value is None else {name: value})
 
     def options(self, folder: Path) -> dict[str, str | bool]:
         """Dump the launches, which state a kernel's local memory."""
@@ -121,7 +102,13 @@ class AmdTarget(Target):
 
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[GpuKernel]:
         """Return the kernels of the code objects and those that the compiler had cached."""
-        return kernels_of(arch, hlo, folder)
+        dynamic = dynamic_memory(folder)
+        found = [
+            replace(kernel, lds_bytes=kernel.lds_bytes + dynamic.get(kernel.name, 0))
+            for path in sorted(folder.glob("*.hsaco"))
+            for kernel in read_code_object(path)
+        ]
+        return found + [kernel for call in triton_calls(hlo) for kernel in _kept(arch, call, found)]
 
     def problems(self, kernel: GpuKernel, gpu: Gpu) -> list[str]:
         """List excess registers and memory, spills, and half precision. A spill that finds a free

@@ -8,7 +8,7 @@ issue slots. Banks, caches and other waves are not modelled.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eagle3_tools.aot.amd.decode import Instruction, Kind, Operand
+from eagle3_tools.aot.amd.decode import Instruction, Kind, Register
 from eagle3_tools.aot.amd.operations import (
     issue_clocks,
     matrix_clocks,
@@ -29,7 +29,6 @@ _NEAR, _FAR = 20_000.0, 40_000.0
 _WARM, _MEASURED = 4, 4
 _WRITTEN = ("vdst", "sdst", "sdata")
 
-Register = tuple[str, int]
 Code = tuple[Instruction, ...]
 
 
@@ -114,10 +113,5 @@ def _run(wave: Wave, code: Iterable[Instruction]) -> float:
 
 def _registers(i: Instruction, *, written: bool) -> Iterator[Register]:
     for name, operand in i.operands.items():
-        if (name in _WRITTEN) == written:
-            yield from _of(operand)
-
-
-def _of(operand: Operand) -> Iterator[Register]:
-    if operand.kind is Kind.VECTOR:
-        yield from (("v", index) for index in operand.registers)
+        if (name in _WRITTEN) == written and operand.kind is Kind.VECTOR:
+            yield from operand.places

@@ -12,10 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from eagle3_tools.aot.nvidia.accesses import Access, find_accesses, lines_of
-from eagle3_tools.aot.nvidia.ptx import THREADS_A_WARP, SmKernel
+from eagle3_tools.aot.nvidia.ptx import (
+    THREADS_A_WARP,
+    Access,
+    SmKernel,
+    find_accesses,
+    lines_of,
+)
+from eagle3_tools.aot.target import launch_facts
 from eagle3_tools.aot.triton_calls import TritonCall
-from eagle3_tools.kernel_model.facts import Chain, KernelFacts, Load, LoopFacts, Work
+from eagle3_tools.kernel_model.facts import NOTHING, Chain, KernelFacts, Load, LoopFacts, Work
 
 _LINE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)")
 _LABEL = re.compile(r"^\s*(\$\w+):")
@@ -37,26 +43,19 @@ _CACHED = 1 / 3
 
 def read_facts(kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
     """Return the facts of a kernel as this call launches it."""
-    lines = lines_of(kernel)
+    lines = lines_of(kernel.ptx)
     accesses = list(find_accesses(lines, call))
-    bare = KernelFacts(
-        kernel.name,
-        arch,
-        call.grid,
-        kernel.threads // THREADS_A_WARP,
-        call.stages,
-        kernel.registers,
-        kernel.shared_bytes,
-        dict(call.operands),
-        call.result_bytes,
-        (),
-        Work((), Chain(0.0, 0.0, 0.0)),
+    bare = launch_facts(
+        *(kernel.name, arch, call),
+        warps=kernel.threads // THREADS_A_WARP,
+        registers=kernel.registers,
+        lds=kernel.shared_bytes,
     )
     spans = list(_loops(lines))
     loops = []
     for first, last in spans:
         inside = [access for access in accesses if first <= access.line <= last]
-        found = LoopFacts(Work(_loads(inside), Chain(0.0, 0.0, 0.0)), None)
+        found = LoopFacts(replace(NOTHING, loads=_loads(inside)), None)
         trips = bare.trips(found, float(bare.programs))
         loops.append(LoopFacts(_work(lines, range(first, last + 1), inside, bare, trips), None))
     looped = {line for first, last in spans for line in range(first, last + 1)}

@@ -6,10 +6,11 @@ its occupancy calculator for the allocation of registers and shared memory.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from eagle3_tools.aot.target import Kernel
+from eagle3_tools.aot.triton_calls import TritonCall
 
 THREADS_A_WARP = 32
 _REGISTERS, _THREADS, _BLOCKS = 65_536, 2048, 32
@@ -21,8 +22,45 @@ _ENTRY = re.compile(r"\.entry (\w+)")
 _PRODUCT = re.compile(r"\b(wgmma)\.mma_async\S*|\b(mma)\.sync\S*")
 _SHAPE = re.compile(r"\.(m\d+n\d+k\d+)")
 _TYPE = re.compile(r"\.(b?f16|tf32|e4m3|e5m2|[su]8|f64)(?=[.\s]|$)")
-_LOAD = re.compile(r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)")
-_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[[^\]]*\], *(\w+)")
+_REGISTER = re.compile(r"%rd?\d+")
+_PARAMETER = re.compile(r"ld\.param(?:::entry)?\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]")
+_LOAD = re.compile(
+    r"\bld\.global(?:\.(?!v\d|[bfsu]\d)[\w:]+)*(?:\.v(\d))?\.[bfsu](\d+)[^\[]*\[ *(%rd\d+)"
+)
+_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\S* \[[^\]]*\], *\[ *(%rd\d+)[^\]]*\], *(\w+)")
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load in line `line` of the body; width: bytes a thread; copied: to shared memory."""
+
+    line: int
+    array: int
+    width: int
+    copied: bool
+
+
+def lines_of(ptx: str) -> list[str]:
+    """Split PTX into lines with one statement or label each."""
+    return [line for line in re.split(r"[\n;]", ptx) if line.strip()]
+
+
+def find_accesses(lines: Sequence[str], call: TritonCall | None = None) -> Iterator[Access]:
+    """Yield every load, with the argument of a call that its address was computed from."""
+    origins: dict[str, frozenset[int]] = {}
+    for number, line in enumerate(lines):
+        if found := _PARAMETER.search(line):
+            origins[found[1]] = frozenset([int(found[2])])
+        elif found := _COPY.search(line):
+            array = call.largest(origins.get(found[1], ())) if call else -1
+            yield Access(number, array, int(found[2], 0), True)
+        elif found := _LOAD.search(line):
+            array = call.largest(origins.get(found[3], ())) if call else -1
+            yield Access(number, array, int(found[1] or 1) * int(found[2]) // 8, False)
+        else:
+            target, *sources = [*_REGISTER.findall(line), ""][:-1] or [""]
+            if target.startswith("%rd"):
+                origins[target] = frozenset().union(*(origins.get(s, frozenset()) for s in sources))
 
 
 @dataclass(frozen=True)
@@ -78,7 +116,7 @@ def read_kernels(ptx: str, log: str, dynamic: dict[str, int]) -> Iterator[SmKern
     """
     said = _by_name(log)
     for name, body in _bodies(ptx):
-        figures = said.get(name, "")
+        figures, accesses = said.get(name, ""), list(find_accesses(lines_of(body)))
         threads = re.search(r"\.(?:req|max)ntid (\d+)(?:, (\d+), (\d+))?", body)
         if threads is None or "registers" not in figures:
             raise ValueError(f"the assembler does not say what {name} takes")
@@ -89,8 +127,8 @@ def read_kernels(ptx: str, log: str, dynamic: dict[str, int]) -> Iterator[SmKern
             shared_bytes=_figure(r"(\d+) bytes smem", figures) + dynamic.get(name, 0),
             threads=int(threads[1]) * int(threads[2] or 1) * int(threads[3] or 1),
             matrix=dict(Counter(map(_product, _PRODUCT.finditer(body)))),
-            loads=dict(Counter(int(n or 1) * int(bits) // 8 for n, bits in _LOAD.findall(body))),
-            copies=dict(Counter(int(size, 0) for size in _COPY.findall(body))),
+            loads=dict(Counter(a.width for a in accesses if not a.copied)),
+            copies=dict(Counter(a.width for a in accesses if a.copied)),
             ptx=body,
         )
 

@@ -1,7 +1,7 @@
 """CUDA compiler for H200, which needs neither a driver nor CUDA's libraries."""
 
-import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,18 +9,16 @@ from pathlib import Path
 import jax
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
-from eagle3_tools.aot.nvidia.accesses import narrow_loads
 from eagle3_tools.aot.nvidia.facts import read_facts
-from eagle3_tools.aot.nvidia.ptx import SmKernel, read_kernels
+from eagle3_tools.aot.nvidia.ptx import SmKernel, find_accesses, lines_of, read_kernels
 from eagle3_tools.aot.nvidia.toolkit import assembled, make_toolkit
-from eagle3_tools.aot.target import Column, Target
+from eagle3_tools.aot.target import NARROW, Column, Target, dynamic_memory
 from eagle3_tools.aot.triton_calls import TritonCall
 from eagle3_tools.kernel_model.facts import KernelFacts
 from pallas_kernels.gpu import Gpu
 
 MOST_SPILL_BYTES = 64
 """Largest spill of a thread in bytes: it stays in the first-level cache."""
-_LAUNCH = re.compile(r"\S* (\S+) grid: .*shared_memory: (\d+) bytes")
 
 
 class NvidiaTarget(Target):
@@ -73,8 +71,7 @@ class NvidiaTarget(Target):
 
     def kernels_of(self, arch: str, hlo: str, folder: Path) -> list[SmKernel]:
         """Return the kernels of every assembler run, with static and dynamic shared memory."""
-        launched = "\n".join(f.read_text() for f in folder.glob("*.thunk_sequence.txt"))
-        dynamic = {name: int(size) for name, size in _LAUNCH.findall(launched)}
+        dynamic = dynamic_memory(folder)
         return [
             kernel for ptx, log in assembled(folder) for kernel in read_kernels(ptx, log, dynamic)
         ]
@@ -93,7 +90,8 @@ class NvidiaTarget(Target):
         return [problem for problem, holds in found.items() if holds]
 
     def narrow_loads(self, kernel: SmKernel, call: TritonCall) -> dict[int, int]:
-        return narrow_loads(kernel, call)
+        accesses = find_accesses(lines_of(kernel.ptx), call)
+        return dict(Counter(access.array for access in accesses if access.width <= NARROW))
 
     def facts(self, kernel: SmKernel, call: TritonCall, arch: str) -> KernelFacts:
         return read_facts(kernel, call, arch)

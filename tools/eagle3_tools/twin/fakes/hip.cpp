@@ -202,7 +202,6 @@ static int request(int device, uint32_t op, const std::vector<std::pair<const vo
   else if (reply) reply->swap(data);
   return answer[0];
 }
-API int twin_request(int device, uint32_t op, const void *data, size_t size) { return request(device, op, {{data, size}}, nullptr); }
 enum { LOAD = 1, FUNCTION = 2, LAUNCH = 3, UNLOAD = 5, PLACE = 6, SYMBOL = 7 };
 
 // ---------------------------------------------------------------------------- modules and functions
@@ -336,8 +335,6 @@ static hipError_t submit(void *stream, Node n) {
   s->captured->nodes.push_back(new Node(n));
   return OK;
 }
-API int twin_is_capturing(void *stream) { return stream_of(stream)->captured != nullptr; }
-API int twin_device_of_stream(void *stream) { return stream_of(stream)->device; }
 API int twin_submit_call(void *stream, void (*f)(void *), void *data) { Node n; n.kind = Node::CALL; n.call = f; n.data = data; return submit(stream, n); }
 
 // ------------------------------------------------------------------------------------------ devices

@@ -18,7 +18,6 @@
 extern "C" {
 void twin_trace(const char *); void twin_log(const char *, ...);
 int twin_submit_call(void *stream, void (*f)(void *), void *data);
-int twin_is_capturing(void *stream);
 }
 #define T twin_trace(__func__)
 // Numbers are read as float or double and rounded once at the end.
@@ -158,7 +157,7 @@ API int hipblasLtMatmul(void *, Desc *d, const void *alpha, const void *a, Layou
 #ifdef RCCL
 static Type type_of(int t) { static const Type n[] = {I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, F8, F8B}; return n[t]; }
 struct Comm; struct Op;
-struct Rendezvous { std::vector<std::function<void()>> unused; std::vector<Op *> ops; size_t come = 0; bool done = false; };
+struct Rendezvous { std::vector<Op *> ops; size_t come = 0; bool done = false; };
 struct Clique {
   int size; std::mutex mutex; std::condition_variable changed; std::map<uint64_t, std::shared_ptr<Rendezvous>> open; std::map<std::pair<int, int>, std::deque<Op *>> sent;
 };

@@ -7,16 +7,15 @@ few new ones; its own library calls them.
 import hashlib
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from eagle3_tools.amdgpu.emulator.native.layout import Layout
-from eagle3_tools.amdgpu.emulator.native.source import RUNTIME, c_source
+from eagle3_tools.amdgpu.emulator.native.source import RUNTIME, Layout, c_source
 from eagle3_tools.aot.amd.machine_code import Code, Kernel
+from eagle3_tools.aot.amd.stubs import run_tool
 
 _FLAGS = (
     *("-march=native", "-std=gnu11", "-shared", "-fPIC", "-w", "-fwrapv", "-Wl,-z,defs"),
@@ -92,7 +91,7 @@ def _compile(text: str, target: Path, *flags: str) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as made:
         source, result = Path(made) / "text.c", Path(made) / "library.so"
         source.write_text(text)
-        _run("gcc", *_FLAGS, str(source), *flags, "-o", str(result), "-lm")
+        run_tool("gcc", *_FLAGS, str(source), *flags, "-o", str(result), "-lm")
         result.rename(target)
 
 
@@ -100,8 +99,8 @@ def _compile(text: str, target: Path, *flags: str) -> None:
 def _folder() -> Path:
     """Return the folder for this compiler, this CPU and this text of the emulator."""
     files = sorted(path for kind in ("py", "c", "h") for path in _PACKAGE.rglob(f"*.{kind}"))
-    native = _run("gcc", "-march=native", "-Q", "--help=target")
-    version = _run("gcc", "--version") + native + "".join(file.read_text() for file in files)
+    native = run_tool("gcc", "-march=native", "-Q", "--help=target")
+    version = run_tool("gcc", "--version") + native + "".join(file.read_text() for file in files)
     cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache_home / "eagle3-jax-emulator" / _digest(version)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,13 +109,3 @@ def _folder() -> Path:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise RuntimeError(f"{command[0]} is needed to emulate kernels: install gcc") from error
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
-    return done.stdout

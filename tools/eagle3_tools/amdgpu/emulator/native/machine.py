@@ -14,12 +14,8 @@ from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.aot.amd.machine_code import Kernel
 
 
-class _Region(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("start", "end", "loads_end")]
-
-
 class _Launch(ctypes.Structure):
-    """`struct launch` of runtime.c."""
+    """`struct launch` of runtime.h."""
 
     _fields_ = [
         *(("memory", ctypes.c_void_p), ("base", ctypes.c_uint64)),
@@ -41,7 +37,7 @@ class NativeMachine:
     """Executes one kernel like `Machine`, from C; raises Fault if an instruction has no C form."""
 
     def __init__(self, kernel: Kernel, entries: Sequence[int] = ()):
-        self._kernel = kernel
+        self.kernel = kernel
         form = native_form(kernel, entries)
         self._registers = form.registers
         self._library = ctypes.CDLL(form.library)
@@ -63,7 +59,7 @@ class NativeMachine:
 
         Raises Fault with the instruction if one does something invalid.
         """
-        kernel = self._kernel
+        kernel = self.kernel
         axes = [axis for axis in range(3) if kernel.group_ids[axis]]
         places = np.array(groups, np.uint32).reshape(-1, 3)
         ids = np.ascontiguousarray(places[:, axes])
@@ -77,21 +73,21 @@ class NativeMachine:
     def _launch(
         self, w: Waves, ids: np.ndarray | None, identity: np.ndarray, start: int = 0
     ) -> None:
-        raw, registers = w.memory.raw(), self._registers
+        memory, registers = w.memory, self._registers
         vectors = np.ascontiguousarray(w.vectors[:registers].transpose(1, 0, 2))
         scalars = np.ascontiguousarray(w.scalars.T)
         flags = np.ascontiguousarray(
             np.stack([w.scc, np.full(w.count, w.saturates)], 1).astype(np.uint32)
         )
-        bounds = np.ascontiguousarray(raw.bounds, np.uint64)
+        bounds = np.ascontiguousarray(memory.bounds, np.uint64)
         state = _Launch(
-            memory=raw.bytes.ctypes.data,
-            base=raw.base,
+            memory=memory.bytes.ctypes.data,
+            base=memory.base,
             regions=bounds.ctypes.data,
             region_count=len(bounds),
-            writers=None if raw.writers is None else raw.writers.ctypes.data,
-            number=raw.launch,
-            allow_unwritten=raw.allow_unwritten,
+            writers=None if memory.writers is None else memory.writers.ctypes.data,
+            number=memory.launch,
+            allow_unwritten=memory.allow_unwritten,
             granule=w.lds.granule,
             lds_bytes=w.lds.limit,
             counts=self._executed.ctypes.data,
@@ -101,13 +97,13 @@ class NativeMachine:
             *(ctypes.byref(state), *map(_pointer, (vectors, scalars, flags))),
             *map(ctypes.c_uint64, (w.count, registers)),
             ids if ids is None else _pointer(ids),
-            ctypes.c_uint64(self._kernel.user_registers),
+            ctypes.c_uint64(self.kernel.user_registers),
             ctypes.c_uint64(0 if ids is None else ids.shape[1]),
             *(_pointer(identity), ctypes.c_uint64(len(identity))),
             *(_pointer(w.lds.bytes), ctypes.c_uint64(w.lds.size)),
         )
-        w.memory.loads_beyond += state.loads_beyond
-        w.memory.loads_unwritten += state.loads_unwritten
+        memory.loads_beyond += state.loads_beyond
+        memory.loads_unwritten += state.loads_unwritten
         if failed:
             raise self._fault(w, state)
         if ids is None:
@@ -124,8 +120,8 @@ class NativeMachine:
             other="several" if state.other == LANES - 1 else state.other,
             buffer=w.memory.describe(state.address) if "{buffer}" in state.fault.decode() else "",
         )
-        name = self._kernel.code[state.pc].name
-        return Fault(f"{self._kernel.name}, {name} at {state.pc:#x}: {text}")
+        name = self.kernel.code[state.pc].name
+        return Fault(f"{self.kernel.name}, {name} at {state.pc:#x}: {text}")
 
 
 def machine_of(kernel: Kernel) -> Machine | NativeMachine:
