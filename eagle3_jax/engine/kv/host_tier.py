@@ -68,7 +68,8 @@ class HostTier:
             if key in self._slot_of:
                 self._slot_of.move_to_end(key)
                 kept.append(page)
-            elif (slot := self._place(key)) is not None:
+            elif (slot := self._empty_slot()) is not None:
+                self._name(slot, key)
                 placed.append((page, slot))
         for start in range(0, len(placed), COPIED_PAGES):
             page_ids, slots = map(list, zip(*placed[start:][:COPIED_PAGES], strict=True))
@@ -141,12 +142,6 @@ class HostTier:
             self._name(slot, key)
             self._arrived[key] = None
         self.release_slot(slot)
-
-    def _place(self, key: bytes) -> int | None:
-        """Return a slot for the key, or None if all are held."""
-        if (slot := self._empty_slot()) is not None:
-            self._name(slot, key)
-        return slot
 
     def _empty_slot(self) -> int | None:
         """Return a free slot, else the least recently used one, or None if all are held."""

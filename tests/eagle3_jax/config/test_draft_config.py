@@ -82,7 +82,8 @@ def test_fields_of_another_type_or_with_another_arithmetic_are_refused(
     name: str, value: Any
 ) -> None:
     """At either level; test_config_fields has the options that targets refuse too."""
-    for fields in ({name: value}, {"eagle_config": {name: value}}):
+    nested: dict[str, Any] = {"eagle_config": {name: value}}
+    for fields in ({name: value}, nested):
         with pytest.raises(ValueError, match="architecture" if name == "architectures" else name):
             read_draft(**fields)
 

@@ -101,6 +101,17 @@ def test_returning_a_page_twice_is_noticed() -> None:
         pool.release(pages)
 
 
+def test_a_page_is_free_once_its_last_holder_returns_it() -> None:
+    pool = PagePool(3)
+    pages = pool.allocate(1)
+    assert pages is not None
+    pool.publish(pages[0], b"a")
+    assert pool.acquire([b"a"]) == pages
+    for free in (1, 2):
+        pool.release(pages)
+        assert pool.free == free
+
+
 def test_a_page_that_waits_to_be_saved_is_not_free_once_it_is_shared() -> None:
     pool = PagePool(4, has_tier=True)
     pages = pool.allocate(1)

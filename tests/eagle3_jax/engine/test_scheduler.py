@@ -41,6 +41,14 @@ def prefill(work: Scheduler) -> list[tuple[str, int, int]]:
     return chunks
 
 
+def test_prompts_are_prefilled_in_order_of_arrival_in_chunks_of_one_grid() -> None:
+    work = scheduler(25)
+    for name, prompt in (("a", 19), ("b", 8), ("c", 3)):
+        work.add(sequence(name, prompt))
+    assert prefill(work) == [("a", 0, 8), ("a", 8, 8), ("a", 16, 3), ("b", 0, 8), ("c", 0, 3)]
+    assert [s.kv_len for s in work.round_members()] == [19, 8, 3]
+
+
 def test_whoever_comes_first_is_not_overtaken_by_one_that_would_fit() -> None:
     work = scheduler(10)
     for name, prompt in (("big", 20), ("bigger", 24), ("small", 1)):
@@ -74,11 +82,14 @@ def test_the_youngest_is_preempted_and_comes_back_first() -> None:
     assert work.num_preemptions == 1
 
 
-def test_a_replay_that_diverges_is_noticed() -> None:
-    replayed = sequence("a", 5)
-    replayed.append(7)
-    replayed.append(8)
-    replayed.rewind(exact=True)
+def test_a_preempted_answer_is_prefilled_with_its_prompt_or_replayed() -> None:
+    recomputed, replayed = sequence("a", 5), sequence("b", 5)
+    for one, exact in ((recomputed, False), (replayed, True)):
+        one.append(7)
+        one.append(8)
+        one.rewind(exact=exact)
+    assert (recomputed.prefill_ids[-2:], recomputed.replay) == ([7, 8], 0)
+    assert (replayed.prefill_ids, replayed.replay) == (list(range(5)), 2)
     replayed.append(7)
     with pytest.raises(RuntimeError, match="expected token 8, got 9"):
         replayed.append(9)
