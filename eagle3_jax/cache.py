@@ -28,7 +28,6 @@ class QuantizedPool:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the values."""
         return self.values.shape
 
 

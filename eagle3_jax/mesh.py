@@ -189,7 +189,6 @@ def variables(model: nnx.Module) -> list[nnx.Variable[Any]]:
 
 
 def spec_of(parameter: nnx.Variable[Any]) -> PartitionSpec:
-    """Return the partition spec of a parameter."""
     return PartitionSpec(*split_of(parameter))
 
 

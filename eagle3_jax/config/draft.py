@@ -161,20 +161,17 @@ _LAYER = DECODER.extended(
         "use_aux_hidden_state": (True,),
         "use_input_layernorm_in_first_layer": (True,),
         "use_last_layernorm": (True,),
-        "use_mtp_layernorm": (False,),
         "next_layer_regular": (True,),
-        "use_moe": (False,),
         "num_experts": (0,),
         "num_local_experts": (0,),
-        # Drafts that propose several tokens per pass: P-EAGLE, PARD, Medusa heads, DFlash.
-        "parallel_drafting": (False,),
-        "ptd_token_id": (),
-        "pard_token": (),
-        "mask_token_id": (),
         "parallel_draft_step": (1,),
-        "dflash_config": (),
-        "dspark_noise_token_id": (),
     },
+    off=("use_mtp_layernorm", "use_moe", "parallel_drafting"),
+    # Drafts that propose several tokens per pass: P-EAGLE, PARD, Medusa heads, DFlash.
+    absent=(
+        *("ptd_token_id", "pard_token", "mask_token_id"),
+        *("dflash_config", "dspark_noise_token_id"),
+    ),
     ignored=(
         *("parallel_draft_heads_num_layers", "has_lm_head", "qk_head_dim", "train_router"),
         # Fields about experts, which the draft's layer does not have.

@@ -20,6 +20,7 @@ class Fields:
     Attributes:
         read: Fields that the reader interprets.
         only: Fields that change the arithmetic, with their implemented values.
+        off, absent: Such fields that must be false, and those that must not be there at all.
         ignored: Fields without influence on the arithmetic.
         objects: Fields that hold an object or a list of objects, with the known fields of these
             objects; `*` stands for every other name.
@@ -27,34 +28,32 @@ class Fields:
 
     read: Collection[str] = ()
     only: Values = field(default_factory=dict)
+    off: Collection[str] = ()
+    absent: Collection[str] = ()
     ignored: Collection[str] = ()
     objects: Mapping[str, "Fields"] = field(default_factory=dict)
 
-    def extended(
-        self,
-        *,
-        read: Collection[str] = (),
-        only: Values | None = None,
-        ignored: Collection[str] = (),
-    ) -> "Fields":
+    @property
+    def implemented(self) -> dict[str, tuple[Any, ...]]:
+        """The implemented values of every field that changes the arithmetic."""
+        given = {**dict.fromkeys(self.off, (False,)), **dict.fromkeys(self.absent, ())}
+        return {**given, **self.only}
+
+    def extended(self, *, only: Values | None = None, **names: Collection[str]) -> "Fields":
         """Return a copy with additional fields; `only` replaces the values of existing fields."""
-        return replace(
-            self,
-            read=(*self.read, *read),
-            only={**self.only, **(only or {})},
-            ignored=(*self.ignored, *ignored),
-        )
+        joined: Any = {kind: (*getattr(self, kind), *more) for kind, more in names.items()}
+        return replace(self, only={**self.only, **(only or {})}, **joined)
 
     def require(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError naming every field with a refused value, including nested fields."""
-        require_values(given, self.only)
+        require_values(given, self.implemented)
         for name, value in given.items():
             for inner, item in self._inside(name, value):
                 inner.require(item)
 
     def unknown(self, given: Mapping[str, Any]) -> list[str]:
         """Return the names of unknown fields; nested names are joined with dots."""
-        known = {*self.read, *self.only, *self.ignored, *self.objects}
+        known = {*self.read, *self.implemented, *self.ignored, *self.objects}
         found: list[str] = []
         for name, value in given.items():
             for inner, item in self._inside(name, value):
@@ -90,7 +89,6 @@ METADATA = (
 """Fields that transformers and trainers leave in a configuration: names, defaults of `generate`,
 training losses, and token ids, which are read by the readers that need them."""
 
-_OFF = (False,)
 ROPE_PARAMETERS = Fields(
     read=(
         *("type", "rope_type", "rope_theta", "factor", "original_max_position_embeddings"),
@@ -101,11 +99,9 @@ ROPE_PARAMETERS = Fields(
         "attn_factor": (1,),
         "extrapolation_factor": (1,),
         "truncate": (True,),
-        "mrope_section": (),
-        "mrope_interleaved": _OFF,
-        "full_attention": (),
-        "sliding_attention": (),
     },
+    off=("mrope_interleaved",),
+    absent=("mrope_section", "full_attention", "sliding_attention"),
     ignored=("finetuned",),
 )
 """Fields of `rope_scaling` or `rope_parameters`. One rotation per layer type is not supported."""
@@ -118,55 +114,32 @@ DECODER = Fields(
     ),
     only={
         "hidden_act": ("silu",),
-        "tie_word_embeddings": _OFF,
-        "is_encoder_decoder": _OFF,
-        "add_cross_attention": _OFF,
-        # Attention.
         "is_causal": (True,),
-        "attention_bias": _OFF,
-        "qkv_bias": _OFF,
-        "bias": _OFF,
-        "use_sliding_window": _OFF,
-        "attn_window_size": (),
-        "sliding_window_pattern": (),
-        "attention_chunk_size": (),
-        "dual_chunk_attention_config": (),
-        "linear_attn_config": (),
-        "sparse_attention_config": (),
-        "index_topk": (),
-        "index_n_heads": (),
-        "index_head_dim": (),
-        "use_qk_norm": _OFF,
-        "qk_layernorm": _OFF,
-        "clip_qkv": (),
-        "attn_logit_softcapping": (),
-        "final_logit_softcapping": (),
-        "query_pre_attn_scalar": (),
-        "attention_multiplier": (),
-        "attn_output_gate": _OFF,
-        "mla_use_output_gate": _OFF,
-        # Positions.
-        "mla_use_nope": _OFF,
-        "no_rope_layers": (),
-        "no_rope_layer_interval": (),
-        "attn_temperature_tuning": _OFF,
-        "llama_4_scaling": (),
         "position_embedding_type": ("rope",),
-        # Norms, residuals and logits.
-        "use_gemma_norm": _OFF,
         "embedding_multiplier": (1,),
         "residual_multiplier": (1,),
         "logits_scaling": (1,),
         "logit_scale": (1,),
-        "attn_res_block_size": (),
-        "hc_mult": (),
-        # The dense MLP.
-        "mlp_bias": _OFF,
-        "swiglu_alpha": (),
-        "swiglu_limit": (),
-        "activation_situ_beta": (),
-        "activation_situ_linear_beta": (),
     },
+    off=(
+        *("tie_word_embeddings", "is_encoder_decoder", "add_cross_attention"),
+        *("attention_bias", "qkv_bias", "bias", "mlp_bias", "qk_layernorm"),
+        *("use_sliding_window", "use_qk_norm", "use_gemma_norm"),
+        *("attn_output_gate", "mla_use_output_gate", "mla_use_nope", "attn_temperature_tuning"),
+    ),
+    absent=(
+        # Attention.
+        *("attn_window_size", "sliding_window_pattern", "attention_chunk_size"),
+        *("dual_chunk_attention_config", "linear_attn_config", "sparse_attention_config"),
+        *("index_topk", "index_n_heads", "index_head_dim", "clip_qkv"),
+        *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
+        "attention_multiplier",
+        # Positions.
+        *("no_rope_layers", "no_rope_layer_interval", "llama_4_scaling"),
+        # Residuals and the dense MLP.
+        *("attn_res_block_size", "hc_mult", "swiglu_alpha", "swiglu_limit"),
+        *("activation_situ_beta", "activation_situ_linear_beta"),
+    ),
     ignored=(*METADATA, "max_window_layers"),
     objects={"rope_scaling": ROPE_PARAMETERS, "rope_parameters": ROPE_PARAMETERS},
 )

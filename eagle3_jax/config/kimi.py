@@ -59,7 +59,6 @@ class KimiConfig(TargetConfig):
 
     @property
     def latent_attention(self) -> LatentAttentionConfig:
-        """Attention configuration of every layer."""
         return LatentAttentionConfig(
             **{name: getattr(self, name) for name in ("q_lora_rank", *LATENT_SIZES)},
             input_size=self.hidden_size,
@@ -71,38 +70,20 @@ class KimiConfig(TargetConfig):
 
     @property
     def moe(self) -> MoEConfig:
-        """Expert configuration of the layers that have experts."""
         return MoEConfig(**{name: getattr(self, name) for name in MOE_FIELDS})
 
     @property
     def rope_dim(self) -> int:
-        """Number of rotated dimensions per head."""
         return self.qk_rope_head_dim
 
     @property
     def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
         return {
             **super().units,
             "mlp": self.intermediate_size,
             "expert": self.n_routed_experts,
             "expert_mlp": self.moe_intermediate_size,
         }
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Query and key width of a head before absorption: nope + rope."""
-        return self.latent_attention.qk_head_dim
-
-    @property
-    def latent_dim(self) -> int:
-        """Width of one KV-cache row: the compressed latent and the shared rotary key."""
-        return self.latent_attention.latent_dim
-
-    @property
-    def softmax_scale(self) -> float:
-        """Attention scale; includes YaRN's squared magnitude if `mscale_all_dim` is set."""
-        return self.latent_attention.softmax_scale
 
     def is_dense(self, layer: int) -> bool:
         """Return whether this layer has one MLP instead of experts."""

@@ -55,7 +55,6 @@ class MiniMaxConfig(GroupedQueryConfig):
 
     @property
     def has_qk_norm(self) -> bool:
-        """Return whether queries and keys are normed before they are split into heads."""
         return True
 
     @property

@@ -67,7 +67,6 @@ class GroupedQueryConfig(TargetConfig):
 
     @property
     def rope_dim(self) -> int:
-        """Number of rotated dimensions per head: all of them."""
         return self.head_dim
 
     @property
@@ -77,7 +76,6 @@ class GroupedQueryConfig(TargetConfig):
 
     @property
     def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
         if (moe := self.moe) is None:
             own = {"mlp": self.intermediate_size}
         else:

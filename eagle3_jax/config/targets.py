@@ -112,7 +112,7 @@ def read_target_config(config: Mapping[str, Any]) -> TargetConfig:
             f"(Kimi-K2.5 nests it in text_config), got {brief(model_type)}"
         )
     if text is not config:
-        require_values(config, _AROUND_TEXT.only)
+        require_values(config, _AROUND_TEXT.implemented)
     if model_type in _ARCHITECTURES:
         require_values(text, {"architectures": ([_ARCHITECTURES[model_type]],)})
     read, _ = READERS[model_type]

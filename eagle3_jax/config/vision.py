@@ -109,7 +109,6 @@ class VisionConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     @property

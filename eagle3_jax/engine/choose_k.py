@@ -44,7 +44,6 @@ class StepCosts:
             self._samples[plan] = deque(maxlen=SAMPLES)
 
     def count(self, plan: Plan) -> int:
-        """Return the number of remembered measurements."""
         return len(self._samples.get(plan, ()))
 
     def seconds(self, plan: Plan) -> float:
@@ -123,7 +122,6 @@ class ChosenK(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """How the round ran."""
         return Plan(self.drafts, self.limits is not None)
 
 
@@ -135,7 +133,6 @@ class FixedChooser:
         self._choices = [ChosenK(k) for k in counts]
 
     def choose(self, members: Rows[Sequence]) -> ChosenK:
-        """Return k of the next round of these sequences."""
         return self._choices[largest_replica_batch(members) - 1]
 
     def observe_time(self, choice: ChosenK, seconds: float) -> None:
@@ -163,12 +160,10 @@ class Load:
     costs: StepCosts = field(default_factory=StepCosts)
 
     def schedule(self, plan: Plan, rounds: int) -> None:
-        """Run the next rounds so."""
         self.running, self.planned = plan, rounds
         self.rounds += rounds
 
     def try_out(self, plan: Plan) -> None:
-        """Run the next rounds as a trial."""
         self.last_trial[plan] = self.rounds
         self.schedule(plan, TRIAL_ROUNDS)
 
@@ -211,7 +206,6 @@ class GoodputChooser:
         return ChosenK(drafts, program, limits)
 
     def observe_time(self, choice: ChosenK, seconds: float) -> None:
-        """Record what a round cost."""
         self._loads[choice.program].costs.observe(choice.plan, seconds)
 
     def observe_acceptance(self, sequence: Sequence, verified: int, accepted: int) -> None:

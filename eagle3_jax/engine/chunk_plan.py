@@ -35,5 +35,4 @@ class ChunkPlan:
 
     @property
     def last(self) -> bool:
-        """Return whether the prompt ends with this chunk."""
         return self.start + self.length == len(self.sequence.prefill_ids)

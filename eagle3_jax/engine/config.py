@@ -104,9 +104,17 @@ WIDE_SHARE = 4
 """A round is as wide as lookup allows if at least one sequence of so many copies itself. A wide
 round of 9 rows costs all sequences 1.17 to 1.32 times one of 4 rows (eagle3-plan, Kimi-K2.5 on 8
 MI355X, model), and about doubles the tokens of those that copy themselves."""
-KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8")
-MM_DRAFT_EMBEDDINGS = ("pad", "target")
-MM_ENCODER_TP_MODES = ("data", "weights")
+CHOICES = {
+    "kv_cache_dtype": ("auto", "bfloat16", "fp8"),
+    "mm_draft_embedding": ("pad", "target"),
+    "mm_encoder_tp_mode": ("data", "weights"),
+}
+LEAST = {
+    **dict.fromkeys(("kv_offloading_bytes", "mm_encoder_cache_tokens"), 0),
+    **dict.fromkeys(("max_num_seqs", "page_size", "prefill_chunk"), 1),
+    **dict.fromkeys(("decode_context_parallel_size", "data_parallel_size"), 1),
+    **{"kv_offloading_least_tokens": 1, "max_model_len": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -194,12 +202,12 @@ class EngineConfig:
                 f"num_speculative_tokens must be 0..{MAX_SPECULATIVE_TOKENS}, "
                 f"got {self.num_speculative_tokens}"
             )
-        sizes = "max_num_seqs", "page_size", "prefill_chunk"
-        for name in (*sizes, "decode_context_parallel_size", "data_parallel_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_model_len < 2:
-            raise ValueError(f"max_model_len must be at least 2, got {self.max_model_len}")
+        for name, least in LEAST.items():
+            if (given := getattr(self, name)) < least:
+                raise ValueError(f"{name} must be at least {least}, got {given}")
+        for name, known in CHOICES.items():
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be {' or '.join(known)}, got {given!r}")
         if self.pool_pages - 1 < self.pages_per_seq:
             raise ValueError(
                 f"num_pages must be at least {self.pages_per_seq + 1}: one sequence of "
@@ -228,7 +236,6 @@ class EngineConfig:
                 f"xla_kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
             )
         self._check_cache()
-        self._check_images()
         self._check_choice()
         if self.method.tree:
             self._check_tree()
@@ -236,10 +243,6 @@ class EngineConfig:
             self._check_lookup()
 
     def _check_cache(self) -> None:
-        if self.kv_offloading_bytes < 0:
-            raise ValueError(
-                f"kv_offloading_bytes must be at least 0, got {self.kv_offloading_bytes}"
-            )
         if self.kv_offloading_bytes and not self.enable_prefix_caching:
             raise ValueError(
                 "kv_offloading_bytes stores pages of the prefix cache, which is off: "
@@ -250,17 +253,12 @@ class EngineConfig:
                 "kv_offloading_bytes keeps the pages of one replica: data_parallel_size must be 1, "
                 f"got {self.data_parallel_size}"
             )
-        if (least := self.kv_offloading_least_tokens) < 1:
-            raise ValueError(f"kv_offloading_least_tokens must be at least 1, got {least}")
         if self.kv_offloading_dir and not self.kv_offloading_bytes:
             raise ValueError(
                 "kv_offloading_dir needs kv_offloading_bytes of at least one page, got 0"
             )
         if bool(self.kv_offloading_dir) != (self.kv_offloading_dir_bytes > 0):
             raise ValueError("kv_offloading_dir and kv_offloading_dir_bytes: give both, got one")
-        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
-            known = " or ".join(KV_CACHE_DTYPES)
-            raise ValueError(f"kv_cache_dtype must be {known}, got {self.kv_cache_dtype!r}")
         scale, is_float8 = self.kv_cache_scale, self.kv_cache_dtype == "fp8"
         if scale is None and is_float8:
             raise ValueError(
@@ -274,17 +272,6 @@ class EngineConfig:
         if isinstance(scale, int | float) and not 0 < scale < math.inf:
             raise ValueError(f"kv_cache_scale must be positive, got {scale}")
 
-    def _check_images(self) -> None:
-        if self.mm_draft_embedding not in MM_DRAFT_EMBEDDINGS:
-            known = " or ".join(MM_DRAFT_EMBEDDINGS)
-            raise ValueError(f"mm_draft_embedding must be {known}, got {self.mm_draft_embedding!r}")
-        if self.mm_encoder_cache_tokens < 0:
-            tokens = self.mm_encoder_cache_tokens
-            raise ValueError(f"mm_encoder_cache_tokens must be at least 0, got {tokens}")
-        if self.mm_encoder_tp_mode not in MM_ENCODER_TP_MODES:
-            known = " or ".join(MM_ENCODER_TP_MODES)
-            raise ValueError(f"mm_encoder_tp_mode must be {known}, got {self.mm_encoder_tp_mode!r}")
-
     def _check_tree(self) -> None:
         modes = {
             "exact mode": self.exact,
@@ -294,7 +281,7 @@ class EngineConfig:
                 self.rejection_sample_method != "coupled"
             ),
         }
-        for name in (name for name, on in modes.items() if on):
+        for name in filter(modes.get, modes):
             raise ValueError(
                 f"{name} needs drafts in chains: eagle_topk must be 1, got {self.eagle_topk}"
             )
@@ -319,7 +306,7 @@ class EngineConfig:
                 self.rejection_sample_method in ("block", "synthetic")
             ),
         }
-        for name in (name for name, on in modes.items() if on):
+        for name in filter(modes.get, modes):
             raise ValueError(
                 f"{name} cannot be combined with lookup, whose chains have lengths of their own: "
                 f"num_lookup_tokens must be 0, got {self.num_lookup_tokens}"

@@ -183,12 +183,10 @@ class Engine:
 
     @property
     def host_pages(self) -> PageBytes:
-        """Access to pages in host memory."""
         return self._runner
 
     @property
     def outgoing(self) -> OutgoingPages | None:
-        """Outgoing pages for other engines."""
         return self._replicas.first.outgoing
 
     def kv_peaks(self) -> KVPeaks:
@@ -209,8 +207,11 @@ class Engine:
             return False
         members = [chunk.sequence for chunk in chunks]
         self.started += [s.request.request_id for s in members if not s.has_started]
-        output = self._runner.prefill(self._replicas.prepare_images(chunks), masks)
-        self._replicas.chunks_dispatched(chunks)
+        schedulers = list(map(self._replicas.of, members))
+        seeing = [one.prepare_images(chunk) for one, chunk in zip(schedulers, chunks, strict=True)]
+        output = self._runner.prefill(seeing, masks)
+        for scheduler, chunk in zip(schedulers, chunks, strict=True):
+            scheduler.chunk_dispatched(chunk)
         has_news = any(chunk.last or chunk.sequence.scores_prompt for chunk in chunks)
         # A chunk without news is read only to time the round after it.
         if has_news or (self._clock and self._in_flight):
@@ -293,7 +294,6 @@ class Engine:
     def _commit(
         self, sequence: Sequence, row: RowReport, is_round: bool, drafted: int, limit: int
     ) -> None:
-        """Commit one program's tokens of one sequence."""
         replayed = sequence.replay > 0
         if is_round:
             # The round began by writing final draft KV to the rows below its length.

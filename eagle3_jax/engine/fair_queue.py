@@ -54,7 +54,6 @@ class FairQueue:
         self._lines.setdefault(sequence.request.client, ClientQueue()).waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a waiting sequence."""
         self._line_of(sequence).waiting.remove(sequence)
         self._forget_if_idle(sequence.request.client)
 
@@ -123,7 +122,6 @@ class FairQueue:
         return None if own else next(filter(self._has_had_turn, self.admitted), None)
 
     def count_round(self) -> None:
-        """Record that a round begins."""
         self._rounds_since_preemption += 1
 
     def _has_had_turn(self, sequence: Sequence) -> bool:

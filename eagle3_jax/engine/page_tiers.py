@@ -49,7 +49,6 @@ class TokensByTier(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Tokens of all tiers."""
         return sum(self)
 
     @property
@@ -58,7 +57,6 @@ class TokensByTier(NamedTuple):
         return self.total - self.device
 
     def plus(self, other: "TokensByTier") -> "TokensByTier":
-        """Return the sums per tier."""
         return TokensByTier(*map(sum, zip(self, other, strict=True)))
 
 
@@ -79,7 +77,6 @@ class PageSource(Protocol):
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
         """Start filling these slots, whose keys it has or had."""
-        ...
 
     def poll(self) -> list[tuple[int, bool]]:
         """Return newly completed copies as (slot, success); slots of failed copies are empty."""
@@ -105,7 +102,6 @@ class PageBytes(Protocol):
 
     def fill(self, slot: int, data: np.ndarray) -> None:
         """Write a page into a slot."""
-        ...
 
 
 class PageCopies(Protocol):

@@ -4,7 +4,6 @@ They share rounds, so an idle replica waits for the others. Requests go to the r
 prompt's pages only while this keeps replicas about equally busy.
 """
 
-from collections.abc import Sequence as Rows
 from itertools import chain, islice
 
 from eagle3_jax.engine.chunk_plan import ChunkPlan
@@ -47,7 +46,6 @@ class Replicas:
         return self.schedulers[0]
 
     def of(self, sequence: Sequence) -> Scheduler:
-        """Return the scheduler of a sequence's replica."""
         return self.schedulers[sequence.replica]
 
     def add(self, sequence: Sequence) -> None:
@@ -98,22 +96,11 @@ class Replicas:
                     idle.add(sequence)
                     break
 
-    def prepare_images(self, chunks: Rows[ChunkPlan]) -> list[ChunkPlan]:
-        """See Scheduler."""
-        return [self.of(chunk.sequence).prepare_images(chunk) for chunk in chunks]
-
-    def chunks_dispatched(self, chunks: Rows[ChunkPlan]) -> None:
-        """See Scheduler."""
-        for chunk in chunks:
-            self.of(chunk.sequence).chunk_dispatched(chunk)
-
     @property
     def has_idle_slots(self) -> bool:
-        """True if prompts wait although there are free slots."""
         return any(scheduler.has_idle_slots for scheduler in self.schedulers)
 
     def round_members(self) -> list[Sequence]:
-        """Return the sequences that a round would advance."""
         return list(chain.from_iterable(one.round_members() for one in self.schedulers))
 
     def lacks_pages(self) -> Sequence | None:
@@ -136,13 +123,11 @@ class Replicas:
             scheduler.poll_copies()
 
     def drop_prefixes(self) -> None:
-        """Forget all cached pages."""
         for scheduler in self.schedulers:
             scheduler.drop_prefixes()
 
     @property
     def is_copying(self) -> bool:
-        """True if `poll_copies` has work."""
         return any(scheduler.is_copying for scheduler in self.schedulers)
 
 

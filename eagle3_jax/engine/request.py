@@ -106,11 +106,9 @@ class CollectedOutput:
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(self.texts)
 
     def add(self, output: RequestOutput) -> None:
-        """Add an output."""
         self.texts.append(output.text)
         self.token_ids.extend(output.token_ids)
         self.origins.extend(output.origins)

@@ -149,7 +149,6 @@ class Scheduler:
 
     @property
     def tier_occupancy(self) -> tuple[TierOccupancy, ...]:
-        """Occupancy of the tiers below the devices."""
         return tuple(tier.occupancy for tier in (self.tier, self.disk) if tier is not None)
 
     @property

@@ -175,7 +175,6 @@ class Sequence:
 
     @property
     def wants_logprobs(self) -> bool:
-        """True if the answer's logprobs are requested."""
         return self.request.sampling.logprobs is not None
 
     @property

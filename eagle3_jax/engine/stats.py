@@ -90,7 +90,6 @@ class EngineStats(Acceptance):
         counters: Counters,
         num_speculative_tokens: int,
     ) -> "EngineStats":
-        """Take a snapshot over all replicas."""
         first, disk, cached = schedulers[0], schedulers[0].disk, NO_TOKENS
         for scheduler in schedulers:
             cached = cached.plus(scheduler.prefixes.hits)

@@ -47,7 +47,6 @@ class JointHeads(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((3, outputs), dtype), axes=(None, heads))
 
     def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n 3 outputs"]:
-        """Project to this device's heads."""
         kernel, bias = self.kernel.get_value(), self.bias.get_value()
         joint = matmul(x, kernel.reshape(len(kernel), -1)) + bias.reshape(-1)
         return joint.reshape(len(x), *bias.shape)

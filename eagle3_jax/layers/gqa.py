@@ -71,7 +71,6 @@ class GQAttention(nnx.Module):
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """Mesh axes that split each such row."""
         return ((self.k_proj.split[1], None),) * 2
 
     @property
@@ -84,7 +83,6 @@ class GQAttention(nnx.Module):
 
     @property
     def scale(self) -> float:
-        """Factor on the attention scores."""
         return self.head_dim**-0.5
 
     def __call__(
@@ -128,7 +126,6 @@ class GQAttention(nnx.Module):
         Float[Array, "batch q_len kv_heads head_dim"],
         Float[Array, "batch q_len kv_heads head_dim"],
     ]:
-        """Return rotated queries, rotated keys, and values."""
         q, k, v = map(total, self._multiply(x, norm))
         if (norms := self._head_norms(q, k)) is not None:
             q, k = norm_heads(q, k, norms)

@@ -78,7 +78,6 @@ class MLAttention(nnx.Module):
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one position's row in each KV pool."""
         return ((self.config.latent_dim,),)
 
     @property
@@ -94,7 +93,6 @@ class MLAttention(nnx.Module):
 
     @property
     def scale(self) -> float:
-        """Factor on the attention scores."""
         return self.config.softmax_scale
 
     def __call__(
@@ -171,7 +169,6 @@ class MLAttention(nnx.Module):
 
     @property
     def _query_heads(self) -> Linear:
-        """The linear layer that makes the queries of all heads."""
         return self.q_proj if self.config.q_lora_rank is None else self.q_b_proj
 
     def _attend(

@@ -22,13 +22,11 @@ class MLP(nnx.Module):
 
     @property
     def kernels(self) -> GatedKernels:
-        """The gate, up and down matrices in their stored form."""
         linears = self.gate_proj, self.up_proj, self.down_proj
         return GatedKernels(*(linear.kernel.get_value() for linear in linears))
 
     def __call__(
         self, x: Float[Array, "*rows hidden"], norm: RMSNorm | None = None
     ) -> Float[Array, "*rows hidden"]:
-        """Apply the MLP to x, after `norm` if it is given."""
         gate, up, _ = self.kernels
         return self.down_proj(gated_matmul(x, gate, up, norm=norm and norm.norm))

@@ -46,12 +46,10 @@ class Router(nnx.Module):
     def logits(
         self, x: Float[Array, "tokens hidden"], implementation: str | None = None
     ) -> Float[Array, "tokens experts"]:
-        """Return the router's float32 logits."""
         return router_logits(x, self.kernel.get_value(), implementation=implementation)
 
     @property
     def options(self) -> RouterOptions:
-        """Parameters of the choice and the weights of experts."""
         config = self.config
         return RouterOptions(
             config.num_experts_per_tok, config.norm_topk_prob, config.routed_scaling_factor
@@ -71,7 +69,6 @@ class Experts(nnx.Module):
 
     @property
     def kernels(self) -> GatedKernels:
-        """The stacked matrices in their stored form."""
         return GatedKernels(
             self.gate_proj.get_value(), self.up_proj.get_value(), self.down_proj.get_value()
         )

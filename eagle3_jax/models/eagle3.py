@@ -69,7 +69,6 @@ class DraftLayer(nnx.Module):
     def finish(
         self, residual: Float[Array, "batch q_len hidden"]
     ) -> Float[Array, "batch q_len hidden"]:
-        """Apply the feed-forward half of the layer."""
         return residual + self.mlp(residual, self.post_attention_layernorm)
 
 
@@ -106,28 +105,23 @@ class Eagle3Draft(nnx.Module):
 
     @property
     def pool_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of one position's row in each KV pool."""
         return self.midlayer.self_attn.pool_rows
 
     @property
     def pool_splits(self) -> tuple[tuple[MeshAxes | None, ...], ...]:
-        """Mesh axes that split each of these rows."""
         return self.midlayer.self_attn.pool_splits
 
     @property
     def contexts(self) -> tuple[SharedContext | None, ...]:
-        """Shared context of each of these pools, or None where devices share none."""
         attention = self.midlayer.self_attn
         return (attention.context,) * len(attention.pool_rows)
 
     @property
     def vocab_axis(self) -> MeshAxes | None:
-        """Mesh axes over which logits are split."""
         return self.lm_head.split[1]
 
     @property
     def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
         config, latent = self.config, self.config.latent is not None
         return {
             "heads": config.num_attention_heads,

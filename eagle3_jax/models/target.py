@@ -109,11 +109,9 @@ class Target(nnx.Module):
 
     @property
     def units(self) -> dict[str, int]:
-        """Number of indivisible units on each logical axis."""
         return self.config.units
 
     def rope(self, positions: Int[Array, "batch q_len"]) -> RopeTables:
-        """Return the rotary tables of all layers."""
         return rope_tables(self.config.rope, self.config.rope_dim, positions)
 
     def embed(

@@ -62,7 +62,6 @@ class LogitControls:
 
 
 def empty_controls(slots: int, vocab_size: int) -> LogitControls:
-    """Make slots without such options."""
     return jax.tree.map(lambda row: jnp.repeat(row, slots, axis=0), no_controls(vocab_size))
 
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
-from eagle3_jax.cache import KVPool, view_pages
+from eagle3_jax.cache import KVPools, view_pages
 from eagle3_jax.collectives import Axis, all_columns, num_devices
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.sampling.noise import Stream
@@ -14,9 +14,8 @@ from eagle3_jax.sampling.rows import SamplingRows
 from eagle3_jax.sampling.sampler import draw, probabilities, process_logits, sample
 from eagle3_jax.sampling.token_mask import mask_logits
 from eagle3_jax.speculative.head_choice import choose_in_kernel, chooses_in_kernel
-from eagle3_jax.speculative.logit_control_rows import LogitControls, TokenBiases
 from eagle3_jax.speculative.logit_controls import control_logits
-from eagle3_jax.speculative.state import SlotRows
+from eagle3_jax.speculative.round_state import RoundBatch
 from eagle3_jax.vocabulary import own_columns
 
 
@@ -64,28 +63,23 @@ def draw_with_probs(
 
 def propose(
     draft: Eagle3Draft,
-    rows: SlotRows,
-    pools: tuple[KVPool, ...],
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
+    batch: RoundBatch,
+    pools: KVPools,
     num_speculative_tokens: int,
-    logit_controls: LogitControls | None = None,
     masks: UInt32[Array, "batch 1 words"] | None = None,
     *,
     with_probs: bool = False,
-    biases: TokenBiases | None = None,
     target_axis: Axis = None,
-) -> tuple[Drafts, tuple[KVPool, ...]]:
+) -> tuple[Drafts, KVPools]:
     """Return k drafts per row and the draft's pools.
 
     `masks` are the allowed ids of the first draft, one bit each (eagle3_jax.sampling.token_mask).
     `with_probs`, for rejection sampling, draws with the draft's own noise and returns
-    probabilities, split over `target_axis`. `biases` are those of rows without other logit
-    controls, for the head's kernel. With k = 0 only the first pass runs, without its head, so draft
-    KV never has holes.
+    probabilities, split over `target_axis`. With k = 0 only the first pass runs, without its head,
+    so draft KV never has holes.
     """
-    batch = active.shape[0]
-    hidden, pools = first_pass(draft, rows, pools, page_table, active)
+    rows, page_table, active = batch.rows, batch.page_table, batch.active
+    hidden, pools = first_pass(draft, batch, pools)
     drafted: list[Int[Array, " batch"]] = []
     probs: list[Float[Array, "batch vocab"] | None] = []
     for step in range(num_speculative_tokens):
@@ -96,41 +90,30 @@ def propose(
                 token = drafted[-1][:, None]
                 hidden, pools = draft(token, hidden, positions, pools, pages)
             allowed = masks if step == 0 else None
-            token, q = _sample_draft(
-                draft,
-                hidden,
-                rows,
-                drafted,
-                logit_controls,
-                allowed,
-                with_probs,
-                biases,
-                target_axis,
-            )
+            options = allowed, with_probs, target_axis
+            token, q = _sample_draft(draft, hidden, batch, drafted, *options)
             drafted.append(token)
             probs.append(q)
-    ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((batch, 0), jnp.int32)
+    ids = jnp.stack(drafted, axis=1) if drafted else jnp.zeros((len(active), 0), jnp.int32)
     kept = [q for q in probs if q is not None]
     return Drafts(ids, jnp.stack(kept, axis=1) if kept else None), pools
 
 
 def first_pass(
-    draft: Eagle3Draft,
-    rows: SlotRows,
-    pools: tuple[KVPool, ...],
-    page_table: Int[Array, "batch pages_per_seq"],
-    active: Bool[Array, " batch"],
-) -> tuple[Float[Array, "batch 1 hidden"], tuple[KVPool, ...]]:
+    draft: Eagle3Draft, batch: RoundBatch, pools: KVPools
+) -> tuple[Float[Array, "batch 1 hidden"], KVPools]:
     """Run the draft on the true features of the last verified rows, overwriting draft steps' KV.
 
     Row j pairs the token at position p+1 with the features of p = n - a - 1 + j. Rows past the
     accepted ones repeat the last position, so that they see nothing stale, and write to scratch.
     """
+    rows = batch.rows
     offsets = jnp.arange(rows.verified_tokens.shape[1])
     kept = offsets <= rows.num_accepted[:, None]
     first = rows.seq_lens - rows.num_accepted - 1
     positions = first[:, None] + jnp.minimum(offsets, rows.num_accepted[:, None])
-    pages = view_pages(page_table, positions, kept & active[:, None], pools[0].shape[1])
+    writes = kept & batch.active[:, None]
+    pages = view_pages(batch.page_table, positions, writes, pools[0].shape[1])
     with jax.named_scope("draft_first_pass"):
         features = draft.fuse(rows.aux_hidden)
         hidden, pools = draft(rows.verified_tokens, features, positions, pools, pages)
@@ -140,12 +123,10 @@ def first_pass(
 def _sample_draft(
     draft: Eagle3Draft,
     hidden: Float[Array, "batch 1 hidden"],
-    rows: SlotRows,
+    batch: RoundBatch,
     drafted: list[Int[Array, " batch"]],
-    logit_controls: LogitControls | None,
     masks: UInt32[Array, "batch 1 words"] | None,
     with_probs: bool,
-    biases: TokenBiases | None,
     target_axis: Axis,
 ) -> tuple[Int[Array, " batch"], Float[Array, "batch vocab"] | None]:
     """Sample a draft with the target's noise, so that equal distributions pick equal tokens.
@@ -154,6 +135,7 @@ def _sample_draft(
     apply to drafts too, because a token that the target may not pick is a lost draft. If the draft
     has no candidate, any token will do.
     """
+    rows, logit_controls, biases = batch.rows, batch.logit_controls, batch.biases
     positions, ids = rows.seq_lens[:, None] + 1 + len(drafted), draft.target_ids
     axis = draft.vocab_axis
     lean = logit_controls is None and masks is None and not with_probs

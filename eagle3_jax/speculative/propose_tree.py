@@ -64,7 +64,7 @@ def propose_tree(
     level in slots of their own, under the tree mask. `masks` apply to the root's children.
     """
     rows, page_table, active = batch.rows, batch.page_table, batch.active
-    hidden, pools = first_pass(draft, rows, pools, page_table, active)
+    hidden, pools = first_pass(draft, batch, pools)
     frontier, first_number = _root(hidden), 1
     found = _expand(draft, batch, frontier, shape.topk, masks)
     candidates = [found]
@@ -105,7 +105,6 @@ def _expand(
     topk: int,
     masks: UInt32[Array, "batch nodes words"] | None = None,
 ) -> Candidates:
-    """Return the topk best children of each node."""
     rows, depth = batch.rows, frontier.paths.shape[-1]
     ids, axis = draft.target_ids, draft.vocab_axis
     positions = jnp.broadcast_to(rows.seq_lens[:, None] + 1 + depth, frontier.numbers.shape)

@@ -98,18 +98,9 @@ def propose_round(
             if method.tree:
                 drafts, pools = propose_tree(draft, batch, state.draft_pools, method.tree, masks)
             else:
+                inputs = draft, batch, state.draft_pools, k, masks
                 drafts, pools = propose(
-                    draft,
-                    batch.rows,
-                    state.draft_pools,
-                    page_table,
-                    batch.active,
-                    k,
-                    batch.logit_controls,
-                    masks,
-                    with_probs=method.needs_probs,
-                    target_axis=target_axis,
-                    biases=batch.biases,
+                    *inputs, with_probs=method.needs_probs, target_axis=target_axis
                 )
         state = replace(state, draft_pools=pools)
     if method.lookup is None:

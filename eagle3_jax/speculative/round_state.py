@@ -76,7 +76,6 @@ def read_batch(
 
 
 def gather(slots: Any, slot_ids: Int[Array, " batch"]) -> Any:
-    """Gather the rows of one batch."""
     return jax.tree.map(lambda x: x.at[slot_ids].get(mode="promise_in_bounds"), slots)
 
 

@@ -70,7 +70,6 @@ class TargetHead(nnx.Module):
         self.norm, self.lm_head = target.norm, target.lm_head
 
     def logits(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows vocab"]:
-        """Return logits, as `Target.logits` does."""
         return self.lm_head(self.norm(hidden)).astype(jnp.float32)
 
 
@@ -92,7 +91,6 @@ class DraftHead(nnx.Module):
         self.is_normed = draft.config.norm_output
 
     def logits(self, state: Float[Array, "*rows hidden"]) -> Float[Array, "*rows draft_vocab"]:
-        """Return logits, as `Eagle3Draft.logits` does."""
         normed = state if self.is_normed else self.norm(state)
         return self.lm_head(normed).astype(jnp.float32)
 

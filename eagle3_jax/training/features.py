@@ -61,7 +61,6 @@ def feature_program(
 
 
 def known_features(batch: PackedBatch) -> Features:
-    """Return the features that came with the batch's samples."""
     assert batch.features is not None
     return batch.features
 

@@ -93,7 +93,6 @@ class Placement:
         return jax.tree.map(self._unless_placed, tree)
 
     def params(self, params: Any) -> Any:
-        """Split each parameter by its logical axes."""
         if self.mesh is None:
             return params
         return jax.tree.map(place, params, self._shardings(params))
@@ -113,7 +112,6 @@ class Placement:
         return TrainState(params, jax.tree.map(place, shapes, self._moments(optimizer, params)))
 
     def _moments(self, optimizer: optax.GradientTransformation, params: Any) -> Any:
-        """Return the shardings of the optimizer state."""
         return optax.tree.map_params(
             optimizer,
             lambda _, sharding: sharding,

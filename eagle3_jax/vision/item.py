@@ -30,5 +30,4 @@ class PlacedImage:
 
     @property
     def end(self) -> int:
-        """End of the positions, exclusive."""
         return self.start + self.item.num_tokens

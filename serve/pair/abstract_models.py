@@ -14,7 +14,7 @@ from convert.load import holds_vision, prepare_draft, prepare_target, prepare_vi
 from convert.text.tokenizer import Tokenizer, load_tokenizer
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.mesh import make_mesh
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -56,7 +56,7 @@ class AbstractModels:
         target, draft, vision = self.models
         rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
         num_aux = draft.config.num_aux if draft else 0
-        return state_shapes(target, draft, config, num_aux, self.mesh, rows)
+        return StateLayout(target, draft, config, num_aux, self.mesh, rows).shapes()
 
     def weights_needed(self, notify: Notify) -> dict[str, int]:
         """Return the bytes of weights on each device by purpose."""

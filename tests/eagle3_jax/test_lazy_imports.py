@@ -13,7 +13,6 @@ import eagle3_jax.engine
 
 WITHOUT_JAX = (
     "eagle3_jax.engine.config",
-    "eagle3_jax.engine.config",
     "eagle3_jax.sampling.params",
     "eagle3_jax.speculative.method",
 )

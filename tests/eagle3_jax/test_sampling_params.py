@@ -5,14 +5,6 @@ import pytest
 from eagle3_jax.sampling.params import SamplingParams
 
 
-def test_defaults_are_those_of_vllm():
-    params = SamplingParams()
-    assert (params.n, params.temperature, params.top_p, params.top_k) == (1, 1.0, 1.0, 0)
-    assert (params.min_p, params.seed, params.max_tokens, params.min_tokens) == (0.0, None, 16, 0)
-    assert (params.stop, params.stop_token_ids) == ((), ())
-    assert not params.ignore_eos and not params.include_stop_str_in_output
-
-
 def test_one_stop_string_becomes_a_tuple_and_lists_are_frozen():
     assert SamplingParams(stop="\n").stop == ("\n",)
     params = SamplingParams(stop=["a", "bc"], stop_token_ids=[3, 4])

@@ -25,7 +25,6 @@ def grammar_text(constraint: StructuredOutputs) -> str:
 
 
 def schema_grammar(schema: Mapping[str, Any]) -> str:
-    """Return the grammar of a JSON schema."""
     text = json.dumps(schema)
     return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITESPACE})
 

@@ -74,11 +74,9 @@ class Matcher(Protocol):
 
     def commit(self, token: int) -> None:
         """Advance by a token of the answer."""
-        ...
 
     def restart(self) -> None:
         """Return to the start of the answer."""
-        ...
 
 
 class CompiledGrammar(Protocol):
@@ -139,7 +137,6 @@ class GrammarCompiler(Grammars, Protocol):
 
     def try_by(self, trial: Trial) -> None:
         """Try every grammar with `trial` before compiling it."""
-        ...
 
 
 @runtime_checkable

@@ -53,13 +53,11 @@ class GrammarCache:
     """LRU cache of compiled grammars, limited by bytes in total and per entry. Thread-safe."""
 
     def __init__(self, most_bytes: int, most_bytes_each: int) -> None:
-        """Limit all entries to `most_bytes` and each entry to `most_bytes_each`."""
         self._most, self._most_each = most_bytes, most_bytes_each
         self._kept: OrderedDict[Hashable, "_Compiled"] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> "_Compiled | None":
-        """Return the value of a key if it is still cached."""
         with self._lock:
             self._trim()
             if key in self._kept:
@@ -67,7 +65,6 @@ class GrammarCache:
             return self._kept.get(key)
 
     def put(self, key: Hashable, value: "_Compiled") -> None:
-        """Cache a value as long as there is room for it."""
         with self._lock:
             self._kept[key] = value
             self._kept.move_to_end(key)
@@ -95,12 +92,10 @@ class LLGuidanceGrammars:
         self._trial: Trial | None = None
 
     def known(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar | None":
-        """See Grammars."""
         compiled = self._cache.get(constraint.everywhere)
         return compiled and LLGuidanceGrammar(compiled, constraint)
 
     def compile(self, constraint: StructuredOutputs) -> "LLGuidanceGrammar":
-        """See Grammars."""
         known = self.known(constraint)
         if known is not None:
             return known
@@ -109,12 +104,10 @@ class LLGuidanceGrammars:
         return LLGuidanceGrammar(compiled, constraint)
 
     def prepare(self) -> Vocabulary:
-        """See Grammars."""
         assert self._tokenizer, "it is made when it is first asked for"
         return Vocabulary(self._source.tokens, self._source.special_token_ids, sorted(self._eos))
 
     def try_by(self, trial: Trial) -> None:
-        """See Grammars."""
         self._trial = trial
 
     @cached_property
@@ -216,7 +209,6 @@ class LLGuidanceGrammar:
         self._compiled, self._constraint = compiled, constraint
 
     def start(self) -> Matcher:
-        """See CompiledGrammar."""
         matcher = LLGuidanceMatcher(self._compiled, self._constraint.begins_after)
         between = self._constraint.between
         return matcher if between is None else TriggeredGrammar(matcher, *between)
@@ -238,7 +230,6 @@ class LLGuidanceMatcher:
         """Queued tokens; None restarts the answer."""
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-        """See Matcher."""
         with self._compiled.lock:
             while self._noted:
                 self._move(self._noted.popleft())
@@ -250,7 +241,6 @@ class LLGuidanceMatcher:
         self.terminated = token in self._compiled.eos
 
     def restart(self) -> None:
-        """See Matcher."""
         self._noted.append(None)
         self.terminated = False
 

@@ -89,7 +89,6 @@ class MaskThreads:
         self._jobs: queue.SimpleQueue[MaskJob] = queue.SimpleQueue()
 
     def submit(self, job: MaskJob) -> None:
-        """Run a job when a thread is free."""
         with self._lock:
             while self._to_start:
                 self._start()

@@ -30,7 +30,6 @@ class TriggeredGrammar:
 
     @property
     def free_tokens(self) -> float:
-        """See Matcher."""
         return 0 if self._inside else math.inf
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
@@ -43,7 +42,6 @@ class TriggeredGrammar:
         return drafts
 
     def commit(self, token: int) -> None:
-        """See Matcher."""
         if token == self._first and not self._inside:
             self._inside = True
             self._form.restart()
@@ -52,7 +50,6 @@ class TriggeredGrammar:
             self._inside = token != self._last
 
     def restart(self) -> None:
-        """See Matcher."""
         self._inside = False
 
 
@@ -65,16 +62,13 @@ class ThinkingMatcher:
 
     @property
     def terminated(self) -> bool:
-        """See Matcher."""
         return self._form is not None and self._form.terminated
 
     @property
     def free_tokens(self) -> float:
-        """See Matcher."""
         return self._left if self._form is None else min(self._left, self._form.free_tokens)
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-        """See Matcher."""
         drafts, end = list(draft_ids), self._budget.ends[0]
         row = self._last_row(drafts)
         if row is not None and row < len(drafts):
@@ -86,13 +80,11 @@ class ThinkingMatcher:
         return drafts
 
     def commit(self, token: int) -> None:
-        """See Matcher."""
         self._left, self._count = self._after(self._left, self._count, token), self._count + 1
         if self._form is not None:
             self._form.commit(token)
 
     def restart(self) -> None:
-        """See Matcher."""
         self._begin()
         if self._form is not None:
             self._form.restart()

@@ -86,7 +86,6 @@ class ImageLayout:
         return largest_bucket(self.vision, self.capacity)
 
     def bucket_of(self, patches: int) -> int:
-        """Return the array size for this many patches."""
         return bucket_of(patches, self.vision.token_patches)
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
-from eagle3_jax.engine.kv.host_tier import HostTier, host_tier
+from eagle3_jax.engine.kv.host_tier import HostTier
 from eagle3_jax.engine.kv.page_files import (
     HEADER,
     DamagedPageError,
@@ -28,23 +28,6 @@ from eagle3_jax.engine.page_tiers import KeyedSlot, PageBytes, PageCopies, PageO
 THREADS, MOST_WRITES = 4, 16
 """Concurrent copies, and pages whose slots are held for writes."""
 _log = logging.getLogger(__name__)
-
-
-def disk_tier(
-    memory: PageBytes, config: EngineConfig, events: KVEventLog | None, *, alone: bool
-) -> "DiskTier | None":
-    """Make the tier of kv_offloading_dir, or None; raise ValueError if it cannot be used.
-
-    `alone` says that no other process holds a part of the pair, as the tier requires.
-    """
-    if config.kv_offloading_dir is None:
-        return None
-    if not alone:
-        raise ValueError(
-            "kv_offloading_dir needs an engine of one process, this one has several: leave it out"
-        )
-    directory, limit = Path(config.kv_offloading_dir), config.kv_offloading_dir_bytes
-    return DiskTier(directory, limit, memory, events)
 
 
 class _Completion(NamedTuple):
@@ -100,16 +83,13 @@ class DiskTier:
 
     @property
     def can_save(self) -> bool:
-        """True if a save may begin."""
         return len(self._writing) < MOST_WRITES
 
     @property
     def is_busy(self) -> bool:
-        """True if a save is in flight."""
         return bool(self._writing or self._completed)
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """Return the number of leading keys in the tier."""
         unknown = (i for i, key in enumerate(keys) if self._file(key) not in self._index)
         return next(unknown, len(keys))
 
@@ -163,7 +143,6 @@ class DiskTier:
                 self._log_removed(file)
 
     def source(self) -> "DiskSource":
-        """Return a source of pages for one prompt."""
         return DiskSource(self)
 
     def close(self) -> None:
@@ -235,19 +214,15 @@ class DiskSource:
 
     @property
     def origin(self) -> PageOrigin:
-        """Always "disk"."""
         return "disk"
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """Return the number of leading keys on the disk."""
         return self._disk.match(keys)
 
     def load(self, pages: Sequence[KeyedSlot]) -> None:
-        """Start filling these slots."""
         self._disk.load(pages, self._completed)
 
     def poll(self) -> list[tuple[int, bool]]:
-        """Return completed copies as (slot, success)."""
         return self._disk.drain(self._completed)
 
 
@@ -270,7 +245,21 @@ def make_lower_tiers(
 ) -> LowerTiers:
     """Make the configured tiers; raise ValueError if host memory or directory cannot be used.
 
-    `alone` says that no other process holds a part of the pair.
+    `alone` says that no other process holds a part of the pair, as a directory requires.
     """
-    host = host_tier(pages, config, events)
-    return LowerTiers(host, disk_tier(pages, config, events, alone=alone))
+    if not (room := config.kv_offloading_bytes):
+        return NO_TIERS
+    if room < pages.page_bytes:
+        raise ValueError(
+            f"kv_offloading_bytes must be at least {pages.page_bytes}, the size of a page on all "
+            f"devices; got {room}"
+        )
+    host = HostTier(pages, room // pages.page_bytes, events)
+    if config.kv_offloading_dir is None:
+        return LowerTiers(host)
+    if not alone:
+        raise ValueError(
+            "kv_offloading_dir needs an engine of one process, this one has several: leave it out"
+        )
+    directory, limit = Path(config.kv_offloading_dir), config.kv_offloading_dir_bytes
+    return LowerTiers(host, DiskTier(directory, limit, pages, events))

@@ -121,7 +121,6 @@ class KVEventLog:
                 del self._pages[key]
 
     def cleared(self) -> None:
-        """Record that no medium has any page."""
         self._events.append(AllCleared())
         self._pages.clear()
 

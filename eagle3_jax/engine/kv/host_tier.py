@@ -4,26 +4,11 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.kv.events import KVEventLog
 from eagle3_jax.engine.page_tiers import COPIED_PAGES, KeyedPage, PageCopies, TierOccupancy
 
 MOST_SAVES, MOST_LOADS = 2, 2
 """Copy programs in flight at a time, each with a buffer on the devices."""
-
-
-def host_tier(
-    copies: PageCopies, config: EngineConfig, events: KVEventLog | None = None
-) -> "HostTier | None":
-    """Make the tier of kv_offloading_bytes, None for 0; raise ValueError if no page fits."""
-    if not (room := config.kv_offloading_bytes):
-        return None
-    if not (slots := room // copies.page_bytes):
-        raise ValueError(
-            f"kv_offloading_bytes must be at least {copies.page_bytes}, the size of a page on "
-            f"all devices; got {room}"
-        )
-    return HostTier(copies, slots, events)
 
 
 class Load(NamedTuple):
@@ -53,7 +38,6 @@ class HostTier:
 
     @property
     def occupancy(self) -> TierOccupancy:
-        """Occupancy."""
         return TierOccupancy("host", len(self._slot_of), self._total)
 
     @property
@@ -63,7 +47,6 @@ class HostTier:
 
     @property
     def is_busy(self) -> bool:
-        """True if a copy is in flight."""
         return bool(self._saves or self._wanted or self._loads)
 
     def match(self, keys: Sequence[bytes]) -> int:
@@ -72,7 +55,6 @@ class HostTier:
         return next(unknown, len(keys))
 
     def knows(self, key: bytes) -> bool:
-        """Return whether the tier has this key."""
         return key in self._slot_of
 
     def save(self, pages: Sequence[KeyedPage]) -> list[int]:
@@ -86,7 +68,8 @@ class HostTier:
             if key in self._slot_of:
                 self._slot_of.move_to_end(key)
                 kept.append(page)
-            elif (slot := self._place(key)) is not None:
+            elif (slot := self._empty_slot()) is not None:
+                self._name(slot, key)
                 placed.append((page, slot))
         for start in range(0, len(placed), COPIED_PAGES):
             page_ids, slots = map(list, zip(*placed[start:][:COPIED_PAGES], strict=True))
@@ -159,12 +142,6 @@ class HostTier:
             self._name(slot, key)
             self._arrived[key] = None
         self.release_slot(slot)
-
-    def _place(self, key: bytes) -> int | None:
-        """Return a slot for the key, or None if all are held."""
-        if (slot := self._empty_slot()) is not None:
-            self._name(slot, key)
-        return slot
 
     def _empty_slot(self) -> int | None:
         """Return a free slot, else the least recently used one, or None if all are held."""

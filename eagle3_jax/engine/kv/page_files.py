@@ -98,7 +98,6 @@ class PageIndex:
         self.total_bytes = sum(self._sizes.values())
 
     def path(self, page: PageFile) -> Path:
-        """Return the path of a page."""
         return self._directory / page.fingerprint / f"{page.key}{SUFFIX}"
 
     def keys_of(self, fingerprint: str) -> list[str]:
@@ -127,12 +126,10 @@ class PageIndex:
             _log.warning("%s: the time of its last use can't be written", self.path(page))
 
     def remove(self, page: PageFile) -> None:
-        """Delete a page."""
         self.total_bytes -= self._sizes.pop(page)
         delete(self.path(page))
 
     def close(self) -> None:
-        """Release the directory."""
         os.close(self._lock)
 
     def _folders(self) -> list[Path]:

@@ -80,13 +80,11 @@ class PagePool:
         return True
 
     def forget(self, pages: Sequence[int]) -> None:
-        """Remove the keys of these held pages."""
         for page in pages:
             if page in self._key_of:
                 self._forget(page)
 
     def forget_all(self) -> None:
-        """Remove all keys."""
         self._empty += [*self._idle, *self._unsaved]
         for kept in (self._idle, self._unsaved, self._key_of, self._page_of, self._saved):
             kept.clear()
@@ -98,7 +96,6 @@ class PagePool:
         return [self._key_of[page] for page in pages if page in self._key_of]
 
     def knows(self, key: bytes) -> bool:
-        """Return whether a page has this key."""
         return key in self._page_of
 
     @property

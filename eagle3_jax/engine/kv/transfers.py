@@ -93,7 +93,6 @@ class OutgoingPages:
 
     @property
     def num_held(self) -> int:
-        """Number of held slots."""
         return sum(len(kept.slots) for kept in self._by_name.values())
 
     def begin(self, name: str, keys: Sequence[bytes]) -> None:

@@ -47,7 +47,6 @@ class Structure(NamedTuple):
     tree: Any
 
     def rebuild(self, leaves: Leaves) -> Any:
-        """Return the model with these arrays."""
         return nnx.merge(self.graph, jax.tree.unflatten(self.tree, leaves))
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -27,8 +27,8 @@ from eagle3_jax.engine.programs.compiled import (
     shapes_of,
 )
 from eagle3_jax.engine.programs.fingerprint import page_fingerprint
-from eagle3_jax.engine.programs.initial_state import initial_state
-from eagle3_jax.engine.programs.inputs import InputShapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
+from eagle3_jax.engine.programs.inputs import input_shapes
 from eagle3_jax.engine.programs.messages import ProgramCall
 from eagle3_jax.engine.programs.page_copies import compile_copies
 from eagle3_jax.engine.programs.page_store import PageStore
@@ -63,7 +63,7 @@ class Executor:
     ):
         """`vision` encodes images, whose layout is `images`."""
         self._config, self._images = config, images
-        self.input_shapes = InputShapes(config, target.config.vocab_size, images).of
+        self.input_shapes = partial(input_shapes, config, target.config.vocab_size, images)
         self._models = target.config, draft and draft.config
         # Plain exact decoding captures aux states too, to share the speculative program.
         capture = draft.config.aux_layer_ids if draft else ()
@@ -91,7 +91,7 @@ class Executor:
         )
         self._uploaded: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, list[jax.Array]]] = {}
         rows = images.rows if images else 0
-        self.state = initial_state(target, draft, config, len(capture), mesh, rows)
+        self.state = StateLayout(target, draft, config, len(capture), mesh, rows).initial()
         self.compiled: dict[Program, Callable[..., tuple[Any, ...]]] = {}
         self._pages: PageStore | None = None
         parts = {"has_draft": draft is not None, "has_grammars": has_grammars}

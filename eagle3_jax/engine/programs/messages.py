@@ -30,11 +30,9 @@ class Peers(Protocol):
 
     def await_compiled(self) -> None:
         """Return when every process has compiled its programs."""
-        ...
 
     def send(self, message: bytes) -> None:
         """Send a call to all processes without waiting for its execution."""
-        ...
 
 
 class CallFormat:
@@ -49,7 +47,6 @@ class CallFormat:
         self._index = {program: index for index, program in enumerate(programs)}
 
     def encode(self, call: ProgramCall) -> bytes:
-        """Encode a call."""
         leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(call.inputs)]
         return b"".join([_INDEX.pack(self._index[call.program]), *leaves])
 

@@ -31,7 +31,6 @@ class PageStore:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes per slot over all devices."""
         return self._programs.page_bytes
 
     def save(self, state: DecodeState, ids: jax.Array, slots: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_jax.engine.programs.inputs import InputShapes
+from eagle3_jax.engine.programs.inputs import input_shapes
 from eagle3_jax.engine.programs.messages import (
     Peers,
     ProgramCall,
@@ -88,7 +89,7 @@ class RemoteExecutor:
                 f"the processes with devices compiled other programs: {', '.join(differing)}; "
                 "start all processes with the same flags"
             )
-        self.input_shapes = InputShapes(config, vocab_size, images).of
+        self.input_shapes = partial(input_shapes, config, vocab_size, images)
         self._makes_trees = config.method.tree is not None
         self._looks_up = config.method.lookup is not None
         self._ask = devices.ask
@@ -117,11 +118,9 @@ class RemotePageStore:
         self._ask, self.page_bytes = devices.ask, devices.info.page_bytes
 
     def are_saved(self, slots: np.ndarray) -> bool:
-        """Return whether these slots hold their pages."""
         return self._ask(pages_query(QueryKind.SAVED_PAGES, slots))() == b"\x01"
 
     def are_staged(self, slots: np.ndarray) -> bool:
-        """Return whether these slots have arrived on the devices."""
         return self._ask(pages_query(QueryKind.STAGED_PAGES, slots))() == b"\x01"
 
 
@@ -136,7 +135,6 @@ class RemoteProfiler:
         self._do(QueryKind.START_TRACE, log_dir)
 
     def stop_trace(self) -> None:
-        """Stop and write the trace."""
         self._do(QueryKind.STOP_TRACE)
 
     def _do(self, about: QueryKind, directory: str = "") -> None:

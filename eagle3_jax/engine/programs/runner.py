@@ -94,8 +94,6 @@ def _round_report(row: np.ndarray) -> RowReport:
 def _with_logprobs(
     reports: list[RowReport], places: Sequence[int], logprobs: Logprobs
 ) -> list[RowReport]:
-    """Add the rows' logprobs to the reports."""
-
     def of_row(row: int) -> list[LogprobRows | None]:
         return [scored and LogprobRows.of_row(scored, row) for scored in logprobs]
 
@@ -217,7 +215,6 @@ class Runner:
             self._run(Program(ProgramKind.ENCODE, size), sent)
 
     def _together(self, each: Sequence[Any]) -> Any:
-        """Combine the inputs of all replicas."""
         return each[0] if self._replicas == 1 else jax.tree.map(lambda *x: np.stack(x), *each)
 
     def round(
@@ -274,12 +271,10 @@ class Runner:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a cache page in host memory, over all devices."""
         return self.executor.pages.page_bytes
 
     @property
     def fingerprint(self) -> bytes:
-        """Fingerprint of everything that a page's values depend on."""
         return self.executor.page_fingerprint
 
     def save_pages(self, pages: Sequence[int], slots: Sequence[int]) -> None:
@@ -295,11 +290,9 @@ class Runner:
         self._run(Program(ProgramKind.LOAD_PAGES), _padded(pages, SCRATCH_PAGE), _slots(slots))
 
     def are_saved(self, slots: Sequence[int]) -> bool:
-        """Return whether these slots hold their pages."""
         return self.executor.pages.are_saved(_slots(slots))
 
     def are_staged(self, slots: Sequence[int]) -> bool:
-        """Return whether these slots have arrived on the devices."""
         return self.executor.pages.are_staged(_slots(slots))
 
     def bytes_of(self, slot: int) -> np.ndarray:
@@ -307,7 +300,6 @@ class Runner:
         return self.executor.pages.bytes_of(slot)
 
     def fill(self, slot: int, data: np.ndarray) -> None:
-        """Write a page into a slot of this process's host."""
         self.executor.pages.fill(slot, data)
 
     @staticmethod

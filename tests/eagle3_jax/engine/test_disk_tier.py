@@ -19,7 +19,7 @@ from simulated_device import SimulatedRunner, plain_answer, simulated_pair
 from tiny import VOCAB
 
 from eagle3_jax.engine import Engine, EngineConfig, EngineStats, Request
-from eagle3_jax.engine.kv.disk_tier import DiskTier
+from eagle3_jax.engine.kv.disk_tier import DiskTier, make_lower_tiers
 from eagle3_jax.engine.kv.page_files import (
     HEADER,
     LOCK,
@@ -225,20 +225,12 @@ def test_damaged_and_foreign_files_are_counted_and_cost_a_prefill(
     assert (stats.damaged_pages, stats.failed_fetches, stats.cached.disk) == (0, 0, 16)
 
 
-def test_several_processes_keep_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_keep_no_directory(tmp_path: Path) -> None:
     """Each has its own devices' part of a page only."""
     kept = {"kv_offloading_dir": str(tmp_path), "kv_offloading_dir_bytes": 400 * SIZE}
-    monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
-    target, draft = simulated_pair(monkeypatch)
-    monkeypatch.setattr(
-        "eagle3_jax.engine.engine.Runner",
-        lambda *pair, peers, **given: SimulatedRunner(*pair, peers=None, **given),
-    )
-    peers: object = object()
+    pages: Any = Memory(PAIR, SIZE)
     with pytest.raises(ValueError, match="kv_offloading_dir needs an engine of one process"):
-        Engine(target, draft, replace(CONFIG, **kept), peers=peers)  # type: ignore[arg-type]
+        make_lower_tiers(pages, replace(CONFIG, **kept), None, alone=False)
 
 
 WRITER = """

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.speculative.method import COUPLED, Widths, speculation_method
+from eagle3_jax.speculative.method import Widths, speculation_method
 
 TABLE = "num_speculative_tokens_per_batch_size"
 METHOD = "rejection_sample_method"
@@ -124,12 +124,6 @@ def test_lookup_has_a_round_of_the_drafts_width_and_one_of_its_own() -> None:
             EngineConfig(num_lookup_tokens=6, **other)
 
 
-def test_a_topk_of_1_is_the_chain() -> None:
-    chain = EngineConfig(3)
-    assert EngineConfig(3, eagle_topk=1, num_draft_tokens=4).method == chain.method
-    assert chain.method.tree is None
-
-
 @pytest.mark.parametrize(("nodes", "scratch"), [(12, 12), (4, 8)])
 def test_a_tree_has_slots_for_all_its_nodes_behind_the_last_row(nodes: int, scratch: int) -> None:
     """4 nodes of 3 levels: the draft's own steps run 2 x 4 of them."""
@@ -155,7 +149,3 @@ def test_a_synthetic_length_is_the_schedule_of_least_variance(
     method = speculation_method("synthetic", k, length)
     assert method.synthetic_acceptance_rates == pytest.approx(rates)
     assert 1 + sum(method.synthetic_acceptance_rates or ()) == pytest.approx(length)
-
-
-def test_an_engine_is_coupled_unless_told_otherwise() -> None:
-    assert EngineConfig().method == COUPLED

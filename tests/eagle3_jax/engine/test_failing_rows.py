@@ -9,6 +9,7 @@ from lab import Lab, one_row
 from tiny import VOCAB, tiny_draft, tiny_target
 
 from eagle3_jax.engine import Engine, Request
+from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
@@ -48,8 +49,9 @@ def test_logits_that_are_not_finite_end_their_own_request(
     assert engine.stats().free_pages == engine.stats().total_pages
 
 
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["written", "in kernel"])
 def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts(
-    spoiled: tuple[Target, Eagle3Draft],
+    spoiled: tuple[Target, Eagle3Draft], monkeypatch: pytest.MonkeyPatch, in_kernel: bool
 ) -> None:
     """Biases let answers run into the spoiled token, which is itself still put out. Drafts propose
     it too, also where the target does not: what its rows hold may not reach those before them."""
@@ -62,8 +64,12 @@ def test_a_failure_in_mid_answer_comes_at_the_same_token_with_and_without_drafts
         for seed in range(5)
         for bias in (1.0, 2.0, 3.0, 4.0)
     ]
-    engines = (Engine(*spoiled, sizes(k), eos_token_ids=()) for k in (0, 3))
-    plain, drafted = (drive(engine, requests) for engine in engines)
+    plain = drive(Engine(*spoiled, sizes(0), eos_token_ids=()), requests)
+    monkeypatch.setattr("eagle3_jax.engine.programs.program.chooses_in_kernel", lambda: in_kernel)
+    engine = Engine(*spoiled, sizes(3), eos_token_ids=())
+    drafted = drive(engine, requests)
+    kinds = {program.kind for program in engine._runner.executor.compiled if program.is_round}
+    assert kinds == {ProgramKind.ARGMAX_ROUND if in_kernel else ProgramKind.FULL_ROUND}
     for name, answer in plain.items():
         failed = answer.finish[0] == "error"
         assert answer.token_ids.count(POISON) == failed == (answer.token_ids[-1] == POISON)

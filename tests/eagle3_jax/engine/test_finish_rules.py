@@ -9,7 +9,9 @@ from eagle3_jax.engine import Request, Round
 from eagle3_jax.engine.programs.packing import pack_options
 from eagle3_jax.engine.sequence import Sequence
 from eagle3_jax.sampling.params import SamplingParams
+from eagle3_jax.sampling.structured_outputs import ThinkingBudget
 
+PAST_VOCAB = ThinkingBudget(1, (VOCAB,))
 ID = {piece: i for i, piece in enumerate(PIECES)}
 
 
@@ -25,6 +27,10 @@ ID = {piece: i for i, piece in enumerate(PIECES)}
         (Request("x", [-1], SamplingParams()), "got -1"),
         (Request("x", [1], SamplingParams(n=2)), "expand n > 1"),
         (Request("x", [1], SamplingParams(stop_token_ids=range(65))), "at most 64 ids"),
+        (Request("x", [1], SamplingParams(logit_bias={VOCAB: 1.0})), "logit_bias: token ids end"),
+        (Request("x", [1], SamplingParams(allowed_token_ids=[VOCAB])), "allowed_token_ids: token"),
+        (Request("x", [1], SamplingParams(bad_words_ids=[[1, VOCAB]])), "bad_words_ids: token"),
+        (Request("x", [1], SamplingParams(thinking_budget=PAST_VOCAB)), "thinking_budget: token"),
         (Request("taken", [1], SamplingParams()), "'taken' is in use"),
         (Request("x", [1], SamplingParams(stop="a")), "tokenizer"),
     ],

@@ -29,7 +29,7 @@ from eagle3_jax.engine.programs.compiled import (
     flatten_model,
     shapes_of,
 )
-from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.program import ProgramKind, has_argmax
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.kimi import KimiTarget
@@ -119,7 +119,7 @@ def logits_of(kind: ProgramKind) -> set[str]:
     config = replace(DRAFT, vocab_size=VOCAB, draft_vocab_size=VOCAB)
     draft = nnx.eval_shape(lambda: Eagle3Draft(config, rngs=nnx.Rngs(0)))
     engine = sizes(K)
-    state = jax.eval_shape(lambda: initial_state(target, draft, engine, len(config.aux_layer_ids)))
+    state = StateLayout(target, draft, engine, len(config.aux_layer_ids)).shapes()
     (target_leaves, target_rest), (draft_leaves, draft_rest) = map(flatten_model, (target, draft))
     pair = PairStructure(target_rest, draft_rest, config.aux_layer_ids)
     batch = jax.ShapeDtypeStruct((BATCH,), int), jax.ShapeDtypeStruct((BATCH, 18), int)

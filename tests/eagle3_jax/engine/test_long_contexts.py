@@ -19,7 +19,7 @@ from eagle3_jax.engine.programs.compiled import (
     flatten_model,
     shapes_of,
 )
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import empty_chunk, pack_page_table
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.sequence import Sequence
@@ -55,7 +55,7 @@ def temporaries(kind: ProgramKind, config: EngineConfig, *inputs: Any) -> int:
     draft_leaves, of_draft = flatten_model(draft, mesh)
     aux_ids = draft.config.aux_layer_ids
     pair = PairStructure(of_target, of_draft, aux_ids, config.method)
-    state = state_shapes(target, draft, config, len(aux_ids), mesh)
+    state = StateLayout(target, draft, config, len(aux_ids), mesh).shapes()
     shapes = shapes_of((target_leaves, draft_leaves, state, *inputs))
     program: Any = compile_program(kind, pair, *shapes)
     return program.memory_analysis().temp_size_in_bytes

@@ -4,7 +4,7 @@ Engines run on the simulated device, with a grammar that a test makes slow or le
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,9 @@ def allowed(step: int) -> list[int]:
 
 @dataclass(eq=False)
 class Form:
-    """A grammar and its one matcher: of each step some tokens may come."""
+    """A grammar and its one matcher: of each step some tokens may come, once `begin` returns."""
 
+    begin: Callable[["Form"], object] = bool
     committed: list[int] = field(default_factory=list)
     terminated = False
     free_tokens = 0.0
@@ -43,6 +44,7 @@ class Form:
         return self
 
     def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
+        self.begin(self)
         for row, mask in enumerate(masks):
             tokens = allowed(len(self.committed) + row)
             mask[:] = sum(1 << token for token in tokens)
@@ -90,14 +92,12 @@ def test_nobody_waits_for_a_mask_that_does_not_come(
     """A mask in the middle of one answer comes when its neighbour's answer is there."""
     neighbour_done, waited, count = threading.Event(), list[bool](), iter(range(10**6))
 
-    class Slow(Form):
-        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-            if next(count) == 3:
-                waited.append(neighbour_done.wait(NO_MASK_YET))
-            return super().fill(masks, draft_ids)
+    def third_is_slow(form: Form) -> None:
+        if next(count) == 3:
+            waited.append(neighbour_done.wait(NO_MASK_YET))
 
     monkeypatch.setattr(masking, "WAIT_S", 0.04)
-    engine.add(asked("form", Slow()))
+    engine.add(asked("form", Form(third_is_slow)))
     engine.add(asked("free", None))
     ended: list[str] = []
     while engine.has_work:
@@ -113,26 +113,19 @@ def test_masks_that_are_late_change_no_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
     """Nor does it matter when: of most fills here one part is late, with no wait all are."""
-
-    class Late(Form):
-        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-            threading.Event().wait(0.001)
-            return super().fill(masks, draft_ids)
-
+    late = Form(lambda _: threading.Event().wait(0.001))
     monkeypatch.setattr(masking, "WAIT_S", wait_s)
-    assert_plain(drive(engine, [asked("form", Late()), asked("free", None)]))
+    assert_plain(drive(engine, [asked("form", late), asked("free", None)]))
     if wait_s == NO_MASK_YET:
         assert engine.stats().num_accepted_tokens > 0
 
 
 def test_a_grammar_that_meets_a_limit_ends_its_own_request_alone(engine: Engine) -> None:
-    class Limited(Form):
-        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-            if len(self.committed) > 5:
-                raise GrammarFailedError("too many items")
-            return super().fill(masks, draft_ids)
+    def limited(form: Form) -> None:
+        if len(form.committed) > 5:
+            raise GrammarFailedError("too many items")
 
-    requests = [asked("form", Form()), asked("stuck", Limited()), asked("free", None)]
+    requests = [asked("form", Form()), asked("stuck", Form(limited)), asked("free", None)]
     answers = drive(engine, requests)
     stuck = answers.pop("stuck")
     assert stuck.finish == ("error", f"{GRAMMAR_FAILED}: too many items")
@@ -144,15 +137,10 @@ def test_a_mask_that_never_comes_ends_its_request(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forever = threading.Event()
-
-    class Stuck(Form):
-        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-            forever.wait(NO_MASK_YET)
-            return []
-
+    stuck = Form(lambda _: forever.wait(NO_MASK_YET))
     monkeypatch.setattr(masking, "WAIT_S", 0.0)
     monkeypatch.setattr(masking, "MOST_S", 0.05)
-    answers = drive(engine, [asked("stuck", Stuck()), asked("free", None)])
+    answers = drive(engine, [asked("stuck", stuck), asked("free", None)])
     forever.set()
     finish = answers.pop("stuck").finish
     assert finish[0] == "error" and f"{finish[1]}".startswith(GRAMMAR_FAILED)
@@ -162,15 +150,9 @@ def test_a_mask_that_never_comes_ends_its_request(
 
 def test_stuck_threads_are_replaced_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-
-    class Stuck:
-        def fill(self, masks: np.ndarray, drafts: Any) -> list[int]:
-            release.wait(NO_MASK_YET)
-            return []
-
+    stuck = Form(lambda _: release.wait(NO_MASK_YET))
     threads = masking.MaskThreads(2)
     before = threading.active_count()
-    stuck: Any = Stuck()
     jobs = [masking.MaskJob(masking.MaskRequest(stuck), open_masks(VOCAB, 1)) for _ in range(6)]
     for job in jobs:
         threads.submit(job)
@@ -193,12 +175,8 @@ def test_a_rejected_draft_is_one_that_the_mask_bars() -> None:
 
 
 def test_a_mask_that_came_ends_no_request_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Late(Form):
-        def fill(self, masks: np.ndarray, draft_ids: Sequence[int]) -> list[int]:
-            asked.wait(NO_MASK_YET)
-            return list(draft_ids)
-
-    asked, masks, matcher = threading.Event(), masking.Masking(VOCAB), Late()
+    asked, masks = threading.Event(), masking.Masking(VOCAB)
+    matcher = Form(lambda _: asked.wait(NO_MASK_YET))
     assert not masks.next_masks([matcher])
     asked.set()
     monkeypatch.setattr(masking, "WAIT_S", NO_MASK_YET)

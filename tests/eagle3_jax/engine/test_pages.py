@@ -101,18 +101,6 @@ def test_returning_a_page_twice_is_noticed() -> None:
         pool.release(pages)
 
 
-def test_a_page_that_is_shared_again_is_not_evicted() -> None:
-    pool = PagePool(3)
-    pages = pool.allocate(1)
-    assert pages is not None
-    pool.publish(pages[0], b"a")
-    pool.release(pages)
-    assert pool.acquire([b"a"]) == pages
-    assert pool.free == 1 and pool.allocate(2) is None
-    assert pool.allocate(1) not in (None, pages)
-    assert pool.count_known([b"a"]) == 1
-
-
 def test_a_page_is_free_once_its_last_holder_returns_it() -> None:
     pool = PagePool(3)
     pages = pool.allocate(1)
@@ -122,18 +110,6 @@ def test_a_page_is_free_once_its_last_holder_returns_it() -> None:
     for free in (1, 2):
         pool.release(pages)
         assert pool.free == free
-
-
-def test_a_chain_is_evicted_from_its_end() -> None:
-    pool, chain = PagePool(4), [b"a", b"b", b"c"]
-    pages = pool.allocate(3)
-    assert pages is not None
-    for page, key in zip(pages, chain, strict=True):
-        pool.publish(page, key)
-    pool.release(pages)
-    for left in (3, 2, 1, 0):
-        assert pool.count_known(chain) == left
-        pool.allocate(1)
 
 
 def test_a_page_that_waits_to_be_saved_is_not_free_once_it_is_shared() -> None:

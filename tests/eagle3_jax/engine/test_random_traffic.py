@@ -317,18 +317,6 @@ def test_between_two_chunks_of_a_prompt_everybody_else_gets_a_round(
     assert all(r.verified == 3 * with_draft for r in during)
 
 
-def test_a_request_id_names_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(0, max_model_len=64, max_num_seqs=2, page_size=4)
-    engine = simulated_engine(monkeypatch, config)
-    request = Request("a", [1, 2], SamplingParams(max_tokens=2))
-    engine.add(request)
-    with pytest.raises(ValueError, match="'a' is in use"):
-        engine.add(request)
-    while engine.has_work:
-        engine.step()
-    engine.add(request)
-
-
 def test_a_prefix_cache_in_use_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(0, max_model_len=64, max_num_seqs=2, page_size=4)
     engine = simulated_engine(monkeypatch, config)

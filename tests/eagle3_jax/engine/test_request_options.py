@@ -72,20 +72,3 @@ def test_no_barred_token_ever_appears(engine: Engine) -> None:
     assert 5 not in found["bad words"]
     assert all(a % 8 or b not in (1, 9) for a, b in pairwise(found["bad words"]))
     assert not {*found["many stops"][:19]} & {*range(30, 70)}
-
-
-@pytest.mark.parametrize(
-    "options, named",
-    [
-        ({"logit_bias": {VOCAB: 1.0}}, "logit_bias"),
-        ({"allowed_token_ids": [VOCAB]}, "allowed_token_ids"),
-        ({"bad_words_ids": [[1, VOCAB]]}, "bad_words_ids"),
-        ({"stop_token_ids": range(65)}, "64"),
-    ],
-)
-def test_what_this_engine_cannot_do_is_refused_by_name(
-    engine: Engine, options: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(ValueError, match=named):
-        engine.add(Request("x", [1], SamplingParams(**options)))
-    assert not engine.has_work

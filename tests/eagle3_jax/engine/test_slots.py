@@ -187,6 +187,17 @@ def exported(name: str = "a") -> Request:
     return Request(name, PROMPT, SamplingParams(max_tokens=1), export_as=name)
 
 
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return simulated_engine(monkeypatch, CONFIG, with_draft=False)
+
+
+@pytest.fixture
+def outgoing(engine: Engine) -> OutgoingPages:
+    assert engine.outgoing is not None
+    return engine.outgoing
+
+
 def fails(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str) -> None:
     """The logits of this request's first token are not finite."""
     runner: Any = engine._runner
@@ -218,27 +229,22 @@ def assert_nothing_lost(engine: Engine) -> None:
 
 
 def test_a_spoiled_prompts_pages_are_neither_kept_nor_handed_out(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, outgoing: OutgoingPages
 ) -> None:
     """Its last chunk began the saving of pages that its report then says nobody may have."""
-    engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.outgoing is not None
     fails(monkeypatch, engine, "a")
     answer = drive(engine, [exported()])["a"]
     assert answer.finish[0] == "error"
     assert known_below(engine) == 0
-    assert engine.outgoing.pop_ready() == [PromptPages("a", [])]
-    engine.outgoing.release("a")
+    assert outgoing.pop_ready() == [PromptPages("a", [])]
+    outgoing.release("a")
     assert_nothing_lost(engine)
 
 
 def test_a_prompt_that_is_ready_is_withdrawn_when_its_pages_turn_out_spoiled(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, outgoing: OutgoingPages
 ) -> None:
     """By another with the same beginning; its slots stay until nobody can be reading them."""
-    engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    outgoing = engine.outgoing
-    assert outgoing is not None
     drive(engine, [exported()])
     assert [len(export.pages) for export in outgoing.pop_ready()] == [PAGES]
     fails(monkeypatch, engine, "b")
@@ -249,36 +255,34 @@ def test_a_prompt_that_is_ready_is_withdrawn_when_its_pages_turn_out_spoiled(
     assert_nothing_lost(engine)
 
 
-def test_a_reset_ends_the_saving_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_ends_the_saving_of_prompts(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, outgoing: OutgoingPages
+) -> None:
     monkeypatch.setattr(SimulatedRunner, "copy_steps", 10)
-    engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.outgoing is not None
     engine.add(exported())
     while engine._sequences:
         engine.step()
     engine.step()
-    assert engine.outgoing.is_busy and 0 < known_below(engine) < PAGES
+    assert outgoing.is_busy and 0 < known_below(engine) < PAGES
     assert engine.reset_prefix_cache()
     settle(engine)
     assert known_below(engine) == 0
-    assert engine.outgoing.pop_ready() == [PromptPages("a", [])]
-    engine.outgoing.release("a")
+    assert outgoing.pop_ready() == [PromptPages("a", [])]
+    outgoing.release("a")
     assert_nothing_lost(engine)
 
 
 def test_a_prompt_that_is_released_early_is_saved_no_further(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, outgoing: OutgoingPages
 ) -> None:
     monkeypatch.setattr(SimulatedRunner, "copy_steps", 10)
-    engine = simulated_engine(monkeypatch, CONFIG, with_draft=False)
-    assert engine.outgoing is not None
     engine.add(exported())
-    while not engine.outgoing.is_busy:
+    while not outgoing.is_busy:
         engine.step()
     engine.step()
-    engine.outgoing.release("a")
+    outgoing.release("a")
     settle(engine)
-    assert engine.outgoing.pop_ready() == []
+    assert outgoing.pop_ready() == []
     assert_nothing_lost(engine)
 
 
@@ -302,8 +306,8 @@ class SlowSource:
         return ended
 
 
-def test_what_comes_after_a_reset_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, source = simulated_engine(monkeypatch, CONFIG, with_draft=False), SlowSource()
+def test_what_comes_after_a_reset_is_not_found(engine: Engine) -> None:
+    source = SlowSource()
     engine.add(Request("a", PROMPT, SamplingParams(max_tokens=1), source=source))
     engine.cancel("a")
     assert len(source.asked) == PAGES

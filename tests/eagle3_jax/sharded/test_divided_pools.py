@@ -9,7 +9,7 @@ from wide_pair import DRAFTS, minimax_of_two_kv_heads, wide_minimax, wide_target
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import shapes_of
-from eagle3_jax.engine.programs.initial_state import initial_state, state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.mesh import make_mesh, shard
 from eagle3_jax.models.target import Target
 from eagle3_jax.speculative.state import DecodeState
@@ -33,8 +33,9 @@ def state_of(
         decode_context_parallel_size=parts,
         **changes,
     )
-    state = initial_state(target, other, config, 3, mesh)
-    assert state_shapes(target, other, config, 3, mesh) == shapes_of(state)
+    layout = StateLayout(target, other, config, 3, mesh)
+    state = layout.initial()
+    assert layout.shapes() == shapes_of(state)
     return state
 
 
@@ -103,4 +104,4 @@ def test_parts_that_do_not_divide_the_devices_are_refused(devices: int | None) -
     config = EngineConfig(decode_context_parallel_size=3)
     mesh = None if devices is None else make_mesh(devices)
     with pytest.raises(ValueError, match=f"the devices of the mesh, {devices or 1}; got 3"):
-        state_shapes(target, None, config, 3, mesh)
+        StateLayout(target, None, config, 3, mesh)

@@ -26,7 +26,7 @@ from eagle3_jax.engine.programs.compiled import (
     flatten_model,
     shapes_of,
 )
-from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.moe import MoE
 from eagle3_jax.mesh import make_mesh, shard
@@ -66,7 +66,7 @@ def of_the_round(
     weights, structure = flatten_model(target, mesh)
     draft_weights, draft_structure = flatten_model(draft, mesh)
     pair = PairStructure(structure, draft_structure, aux)
-    state = initial_state(target, draft, config, len(aux), mesh)
+    state = StateLayout(target, draft, config, len(aux), mesh).initial()
     each = () if replicas == 1 else (replicas,)
     slots = jax.ShapeDtypeStruct((*each, BATCH), jnp.int32)
     table = jax.ShapeDtypeStruct((*each, BATCH, config.pages_per_seq), jnp.int32)

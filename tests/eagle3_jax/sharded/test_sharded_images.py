@@ -78,9 +78,3 @@ def test_a_tower_made_for_the_other_mode_is_refused() -> None:
         target = tiny_target(config=replace(TARGET, media_placeholder_token_id=PAD))
         sized = sizes(3, mm_encoder_tp_mode="weights")
         Engine(target, tiny_draft(target), sized, eos_token_ids=(), vision=drawn(VISION))
-
-
-def test_devices_that_do_not_divide_the_heads_are_refused() -> None:
-    mesh = make_mesh(4, devices=jax.devices()[:4])
-    with pytest.raises(ValueError, match="2 attention heads cannot be split evenly over 4"):
-        check_units(drawn(VISION, split=True).units, mesh)

@@ -11,7 +11,7 @@ from tiny import TARGET
 
 from convert.device_memory import device_bytes
 from eagle3_jax.engine import EngineConfig
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from serve.options.memory import MemoryShare
 from serve.pair import memory
 from serve.pair.loading import LoadedPair, fit_length
@@ -32,7 +32,7 @@ def test_pages_fill_the_memory_and_one_more_would_not_fit(pair: LoadedPair) -> N
     num_aux, config = pair.draft.config.num_aux, EngineConfig(max_num_seqs=2, max_model_len=64)
 
     def shapes(config: EngineConfig) -> Any:
-        return state_shapes(pair.target, pair.draft, config, num_aux)
+        return StateLayout(pair.target, pair.draft, config, num_aux).shapes()
 
     def nbytes(num_pages: int) -> int:
         return device_bytes(jax.tree.leaves(shapes(replace(config, num_pages=num_pages))))

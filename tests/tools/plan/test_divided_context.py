@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 from published_pairs import draft, published, target
 
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.mesh import DEVICES, shard
 from eagle3_tools.plan.data.gpus import GPUS, MI355X
 from eagle3_tools.plan.data_parallel_tables import PAYS
@@ -106,7 +106,7 @@ def test_pools_are_planned_as_the_engine_makes_them(
     for model in pair if draft_devices > 1 else pair[:1]:
         shard(model, mesh)
     pages = memory.pages("bfloat16")
-    state = state_shapes(*pair, replace(config, num_pages=pages), 3, mesh)
+    state = StateLayout(*pair, replace(config, num_pages=pages), 3, mesh).shapes()
     pools = jax.tree.leaves((state.target_pools, state.draft_pools))
     made = sum(math.prod(p.sharding.shard_shape(p.shape)) * p.dtype.itemsize for p in pools)
     assert made == pages * memory.page_bytes("bfloat16")

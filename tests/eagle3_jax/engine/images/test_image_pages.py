@@ -1,14 +1,13 @@
-"""Pages of prompts with images are found by the same images alone, on the devices and below them.
+"""Pages of prompts with images are found by the same images alone.
 
 The simulated device checks that every row that a program reads was written for the same images.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from driving import drive, sizes
-from simulated_device import SimulatedRunner, plain_answer, simulated_engine
+from simulated_device import plain_answer, simulated_engine
 from tiny_vision import PAD, VISION, image, with_images
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
@@ -18,8 +17,6 @@ from eagle3_jax.engine.page_tiers import TokensByTier
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.vision.item import ImageItem
 
-SIZE, ROOM = 1 << 16, 10_000_000
-"""Bytes of a page, and of the host's memory and the directory."""
 STEM, TAIL = [5, 9, 2, 7, 11, 3, 8], [1, 2]
 SEEN, OTHER = image(1, 8, 6), image(2, 8, 6)
 """12 tokens each: behind STEM the first page is all text, and the other four touch the image."""
@@ -92,38 +89,3 @@ def test_events_name_the_images_that_a_pages_key_covers(monkeypatch: pytest.Monk
         page for event in log.drain() if isinstance(event, PagesStored) for page in event.images
     ]
     assert told[:5] == [(), *(((SEEN.digest, 7 - 4 * page),) for page in range(1, 5))]
-
-
-def push_down(engine: Engine) -> None:
-    """Other prompts take the devices' pages."""
-    sampling = SamplingParams(max_tokens=20, temperature=0)
-    prompts = [[7 * i + j for j in range(40)] for i in range(8)]
-    drive(engine, [Request(f"{i}", prompt, sampling) for i, prompt in enumerate(prompts)])
-
-
-def test_the_hosts_memory_keeps_pages_by_their_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = sizes(3, kv_offloading_bytes=1000 * SimulatedRunner.page_bytes)
-    engine = simulated_engine(monkeypatch, config, vision=VISION)
-    found(engine, STEM, SEEN, TAIL)
-    for parts, tokens in (
-        ((STEM, SEEN, TAIL), WHOLE),
-        ((STEM, OTHER, TAIL), BEFORE),
-        ((STEM, [PAD] * 12, TAIL), BEFORE),
-    ):
-        push_down(engine)
-        assert found(engine, *parts) == TokensByTier(host=tokens)
-
-
-def test_a_restarted_engine_finds_pages_by_their_images(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(SimulatedRunner, "page_bytes", SIZE)
-    disk = {"kv_offloading_dir": str(tmp_path), "kv_offloading_dir_bytes": ROOM}
-    config = sizes(3, num_pages=60, kv_offloading_bytes=ROOM, **disk)
-    engine = simulated_engine(monkeypatch, config, vision=VISION)
-    found(engine, STEM, SEEN, TAIL)
-    engine.close()
-    restarted = simulated_engine(monkeypatch, config, vision=VISION)
-    assert found(restarted, STEM, SEEN, TAIL) == TokensByTier(disk=WHOLE)
-    assert found(restarted, STEM, OTHER, TAIL) == TokensByTier(device=BEFORE)
-    restarted.close()

@@ -14,7 +14,7 @@ import numpy as np
 
 from eagle3_jax.engine import Engine
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import Program, ProgramKind
 from eagle3_tools.amdgpu.program.compiled import Source
@@ -75,7 +75,7 @@ def _program(pair: SmallPair, arch: str, which: Program, *inputs: Any) -> PairPr
     with gpu.assume(arch):
         target, target_structure = flatten_model(pair.target)
         draft, draft_structure = flatten_model(pair.draft)
-    state = state_shapes(pair.target, pair.draft, ENGINE, len(aux))
+    state = StateLayout(pair.target, pair.draft, ENGINE, len(aux)).shapes()
     shapes: tuple[Any, ...] = (shapes_of(target), shapes_of(draft), state, *inputs)
     structure = PairStructure(target_structure, draft_structure, aux)
     function = program(which.kind, structure, *shapes)

@@ -16,7 +16,7 @@ from eagle3_jax.engine.programs.compiled import (
     flatten_model,
     shapes_of,
 )
-from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import pack_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.engine.sequence import Sequence
@@ -42,7 +42,7 @@ class EnginePrograms:
         self.target_leaves, target_structure = flatten_model(target, mesh)
         self.draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
         self.pair = PairStructure(target_structure, draft_structure, aux_ids, config.method)
-        self.state = initial_state(target, draft, config, len(aux_ids), mesh)
+        self.state = StateLayout(target, draft, config, len(aux_ids), mesh).initial()
 
     def compiled(
         self, kind: ProgramKind, *inputs: Any, widths: Widths | None = None

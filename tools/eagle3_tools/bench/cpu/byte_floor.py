@@ -72,6 +72,6 @@ def byte_floor(
         weight_bytes=round(
             fixed + experts + batch * sizes["embed_tokens.embedding"] / config.vocab_size
         ),
-        kv_bytes=round(rows * config.latent_dim * FLOAT32_BYTES),
+        kv_bytes=round(rows * config.latent_attention.latent_dim * FLOAT32_BYTES),
         distinct_experts=float(distinct_experts),
     )

@@ -28,7 +28,7 @@ from eagle3_jax.models.target import Target
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.round import verify_round
-from eagle3_jax.speculative.round_state import gather
+from eagle3_jax.speculative.round_state import RoundBatch, gather
 from eagle3_jax.speculative.state import DecodeState, SlotRows
 from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
 
@@ -154,7 +154,8 @@ def _propose(
     rows: SlotRows = gather(slots, slot_ids)
     k = rows.verified_tokens.shape[1] - 1
     draft = pair.draft.rebuild(leaves)
-    drafts, pools = propose(draft, rows, pools, page_table, ~rows.finished, k)
+    batch = RoundBatch(slot_ids, page_table, rows, rows, ~rows.finished, None, None)
+    drafts, pools = propose(draft, batch, pools, k)
     return drafts.ids, pools
 
 

@@ -16,7 +16,7 @@ from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.layers.patch_positions import PatchPositions
@@ -160,7 +160,7 @@ def _calls(pair: Models, mesh: Mesh, config: EngineConfig) -> Iterator[Call]:
     draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
     aux_layer_ids = AUX_LAYER_IDS if draft else ()
     structure = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
-    state = state_shapes(target, draft, config, len(structure.aux_layer_ids), mesh)
+    state = StateLayout(target, draft, config, len(structure.aux_layer_ids), mesh).shapes()
     weights = shapes_of((target_leaves, draft_leaves))
     batch = config.max_num_seqs
     slots = jax.ShapeDtypeStruct((batch,), jnp.int32)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
 from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
-from eagle3_jax.engine.programs.initial_state import state_shapes
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
 from eagle3_jax.mesh import DATA, place, replicas
@@ -109,7 +109,7 @@ def abstract_round(
     pair = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
     weights = shapes_of((target_leaves, draft_leaves))
     rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
-    state = state_shapes(target, draft, config, len(aux_layer_ids), mesh, rows)
+    state = StateLayout(target, draft, config, len(aux_layer_ids), mesh, rows).shapes()
     inputs = _batch(config)
     if kind is ProgramKind.PREFILL:
         inputs = (shapes_of(empty_chunk(config, images=vision is not None)),)

@@ -8,7 +8,7 @@ import jax
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.images.layout import ImageLayout
-from eagle3_jax.engine.programs.initial_state import initial_state
+from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.layers.mla import MLAttention
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_jax.models.eagle3 import Eagle3Draft
@@ -181,7 +181,7 @@ def _state_bytes(
     alone = replace(config, num_pages=None, decode_context_parallel_size=1)
     num_aux = draft.config.num_aux if draft else 0
     rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
-    state = jax.eval_shape(lambda: initial_state(target, draft, alone, num_aux, image_rows=rows))
+    state = StateLayout(target, draft, alone, num_aux, image_rows=rows).shapes()
     leaves = jax.tree.leaves(replace(state, target_pools=(), draft_pools=()))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
