@@ -37,7 +37,6 @@ class FunctionTool(RefusesUnsupported, Function):
     strict: bool | None = None
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the tool in a chat's form."""
         fields = self.model_dump(exclude={"type"}, exclude_none=True)
         function = {name: fields[name] for name in self.sent if name in fields}
         return {"type": "function", "function": function}
@@ -74,7 +73,6 @@ class FunctionChoice(BaseModel):
     name: str
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the choice in a chat's form."""
         return {"type": "function", "function": {"name": self.name}}
 
 
@@ -86,7 +84,6 @@ class AllowedFunctions(BaseModel):
     tools: list[FunctionChoice]
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the choice in a chat's form."""
         allowed = {"mode": self.mode, "tools": [tool.as_chat() for tool in self.tools]}
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
@@ -115,7 +112,6 @@ def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
 def chat_tools(
     given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedFunctions | None
 ) -> dict[str, Any]:
-    """Return a chat's fields about tools."""
     functions: list[FunctionTool] = []
     for tool in given:
         match tool:

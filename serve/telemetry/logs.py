@@ -69,7 +69,6 @@ class OncePerSecond(logging.Filter):
         """Time of the last written record, and the number of equal ones suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record."""
         if record.levelno < logging.WARNING:
             return True
         key, now = _key(record), self._clock()
