@@ -1,13 +1,14 @@
 """A server over the fake engine: in a thread of the tests, or as a process of its own."""
 
 import argparse
+import asyncio
 import json
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -67,7 +68,26 @@ class Served:
         assert all(line.startswith("data: ") and "\n" not in line for line in lines)
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
+    def named_events(self, path: str, /, **body: Any) -> list[dict[str, Any]]:
+        """The events of a stream whose events have names, each of which says its own."""
+        found = []
+        text = self.http.post(path, json=body | {"stream": True}).text
+        for block in text.removesuffix("\n\n").split("\n\n"):
+            name, data = block.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        return found
 
+
+HELLO = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hello", "max_tokens": 6},
+    "/v1/chat/completions": {"messages": HELLO, "max_tokens": 6},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 6},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 6},
+    "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 6}},
+}
+"""A request of each protocol for six tokens."""
 Serve = Callable[..., Served]
 """Starts servers of given engines, or of given answers."""
 
@@ -172,6 +192,28 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
     """A server over a fake engine, which tests can look into."""
     with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
+
+
+@asynccontextmanager
+async def served_apart(
+    engine: FakeEngine, drain_timeout_s: float = 5.0, **fields: Any
+) -> AsyncIterator[tuple[GracefulServer, Service, httpx.AsyncClient]]:
+    """A server that is ready, without a socket, and a client of it."""
+    service = build_service(engine, **fields)
+    app = create_app(service)
+    server = GracefulServer(app, service.engine, service.in_flight, drain_timeout_s=drain_timeout_s)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+    ):
+        await service.engine.ready.wait()
+        yield server, service, http
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 def wait_for(condition: Callable[[], object], most_s: float = 5.0) -> None:
