@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serve.openai.tools import Function
 from serve.openai.unsupported import RefusesUnsupported, only
 from serve.responses.unsupported import TOOL
+from serve.telemetry.logs import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ Absent = Literal[
     "image_generation",
 ]
 """Hosted tools of OpenAI, which coding agents offer in every request, even if not needed."""
+ABSENT = "/v1/responses: tools of type %s are left out: this server has none (said once)"
 KINDS = ("function", "namespace", *get_args(Absent))
 
 
@@ -120,15 +121,8 @@ def chat_tools(
             case FunctionTool():
                 functions.append(tool)
             case AbsentTool():
-                warn_of_absent_tool(tool.type)
+                warn_once(logger, ABSENT, tool.type)
     fields: dict[str, Any] = {"tools": [tool.as_chat() for tool in functions]} if functions else {}
     if choice is not None:
         fields["tool_choice"] = choice if isinstance(choice, str) else choice.as_chat()
     return fields
-
-
-@cache
-def warn_of_absent_tool(kind: Absent) -> None:
-    """Log a warning once: agents offer the tool in every request."""
-    message = "/v1/responses: tools of type %s are left out: this server has none (said once)"
-    logger.warning(message, kind)

@@ -6,7 +6,8 @@ import pytest
 from called_tools import RESPONSE_TOOLS
 from fake_server import HELLO, Served
 
-from serve.responses.tools import Absent, warn_of_absent_tool
+from serve.responses.tools import Absent
+from serve.telemetry.logs import warn_once
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
 
@@ -26,7 +27,7 @@ def test_reasoning_effort_does_what_it_does_in_a_chat(say) -> None:
 def test_of_tools_that_nobody_runs_the_model_is_told_nothing_and_the_client_that(
     say, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_absent_tool.cache_clear()
+    warn_once.cache_clear()
     server: Served = say("hello")
     without = server.ask(RESPONSES, input="hello", tools=RESPONSE_TOOLS)
     for kind in get_args(Absent):
