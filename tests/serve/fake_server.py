@@ -31,7 +31,6 @@ from serve.kv_events.publisher import KVEventPublisher
 from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.options.http import HttpOptions
 from serve.options.operations import Operations
-from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.logs import configure_logging
 from serve.telemetry.metrics import Metrics
 from serve.telemetry.record import RecordHandler
@@ -95,7 +94,6 @@ Serve = Callable[..., Served]
 def build_service(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,
-    spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
     max_queued: int = Operations.max_queued,
     kv_events: KVEventPublisher | None = None,
@@ -113,7 +111,7 @@ def build_service(
     draw_seed = partial(next, iter(range(1000, 2000)))
     reading = choose_reading(tokenizer)
     pool = GrammarPool(grammars) if grammars else None
-    return Service(model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, pool, reading)
+    return Service(model, tokenizer, thread, metrics, {}, draw_seed, grammars=pool, reading=reading)
 
 
 class InThread(GracefulServer):
@@ -129,7 +127,6 @@ def served_by(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,
     wait_until_ready: bool = True,
-    spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
     operations: Operations | None = None,
     send_buffer: int | None = None,
@@ -144,7 +141,7 @@ def served_by(
     than usual."""
     operations = operations or Operations()
     most = operations.max_queued
-    service = build_service(engine, tokenizer, spec_metrics, grammars, most, kv_events)
+    service = build_service(engine, tokenizer, grammars, most, kv_events)
     service = replace(service, **fields)
     app = create_app(service, operations, observers, web)
     tls = tls_context(**asdict(web.tls)) if web and web.tls else None

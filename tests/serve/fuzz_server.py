@@ -6,15 +6,13 @@ Half of them come from schemathesis, by the server's own OpenAPI, if that is ins
 
 import argparse
 import itertools
-import re
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -28,6 +26,8 @@ import psutil
 from fuzz_requests import Sent, requests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+
+from eagle3_tools.bench.load.server_process import metric, serving
 
 CLIENTS = 8
 PATIENCE_S = 30.0
@@ -130,30 +130,10 @@ def leftovers(http: httpx.Client) -> dict[str, float]:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         text = http.get("/metrics").text
-        held = {n: float(re.findall(rf"^vllm:{n}{{.*}} (\S+)$", text, re.M)[0]) for n in names}
+        held = {name: metric(text, f"vllm:{name}") for name in names}
         if not any(held.values()) or time.monotonic() > deadline:
             return {name: value for name, value in held.items() if value}
         time.sleep(0.1)
-
-
-@contextmanager
-def demo_server(log: Path, *flags: str) -> Iterator[tuple[httpx.URL, psutil.Process]]:
-    """`eagle3-serve --demo` on a free port."""
-    code = "import sys; from serve.cli import main; sys.exit(main(sys.argv[1:]))"
-    with (
-        log.open("w") as written,
-        subprocess.Popen(
-            [sys.executable, "-c", code, "--demo", "--port", "0", *flags], stderr=written
-        ) as server,
-    ):
-        try:
-            while not (found := re.search(r"ready: (http://\S+)/v1", log.read_text())):
-                if server.poll() is not None:
-                    raise RuntimeError(f"the server did not start: {log.read_text()}")
-                time.sleep(0.2)
-            yield httpx.URL(found[1]), psutil.Process(server.pid)
-        finally:
-            server.terminate()
 
 
 def main() -> int:
@@ -164,9 +144,10 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path("fuzz_server.log"))
     flags = parser.parse_args()
     with (
-        demo_server(flags.log, "--client-timeout", "2") as (url, process),
-        httpx.Client(base_url=url) as http,
+        serving(["--demo", "--client-timeout", "2"], flags.log) as (server, address),
+        httpx.Client(base_url=address) as http,
     ):
+        url, process = httpx.URL(address), psutil.Process(server.pid)
         openapi = http.get("/openapi.json").json()
         stream, memory, total = requests(openapi, flags.seed), [], Report()
         if find_spec("schemathesis"):

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-from fuzz_server import demo_server
 from long_bodies import BODIES, COMPLETIONS
+
+from eagle3_tools.bench.load.server_process import serving
 
 CLIENTS = 16
 HEALTH_S = 0.5
@@ -131,7 +131,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=CLIENTS)
     flags = parser.parse_args()
     failed = []
-    with demo_server(Path("hostile_bodies.log")) as (url, _), Others(url).running() as others:
+    with (
+        serving(["--demo"], "hostile_bodies.log") as (_, address),
+        Others(url := httpx.URL(address)).running() as others,
+    ):
         time.sleep(1.0)
         print(f"{'status':>6} {'seconds':>8} {'/health':>8} {'token':>8}  body")
         for name in [name for name in BODIES if any(part in name for part in flags.names)]:
