@@ -127,7 +127,7 @@ def _add_middleware(
         app.add_middleware(KnownHosts, names=http.allowed_hosts)
     app.add_middleware(
         Recorded,
-        handlers=(service.metrics.http.on_record, *record_handlers),
+        handlers=(service.metrics.on_record, *record_handlers),
         stamp=lambda: synthetic_header(service.engine.stats),
     )
 

@@ -55,7 +55,6 @@ class DataSource(KnownFields):
 
     @property
     def as_url(self) -> str:
-        """The image as a URL for chats."""
         return f"data:{self.media_type};base64,{self.data}"
 
 
@@ -67,7 +66,6 @@ class UrlSource(KnownFields):
 
     @property
     def as_url(self) -> str:
-        """The image as a URL for chats."""
         return self.url
 
 

@@ -79,7 +79,6 @@ def _call(block: ToolUseBlock) -> dict[str, Any]:
 
 
 def _parts(blocks: Sequence[TextBlock | ImageBlock]) -> list[dict[str, Any]]:
-    """Return the blocks as the content parts of a chat message."""
     return [
         {"type": "text", "text": block.text}
         if isinstance(block, TextBlock)

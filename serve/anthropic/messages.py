@@ -46,7 +46,6 @@ class TokensCount(BaseModel):
 
 
 def messages_router(service: Service) -> APIRouter:
-    """Return the endpoints over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/messages")

@@ -55,11 +55,6 @@ class ChatOfMessages(ChatCompletionRequest):
         """True if only the prompt is run, to cache it."""
         return self.max_tokens == 0
 
-    @property
-    def token_limit(self) -> int | None:
-        """Maximum number of generated tokens: an engine request generates at least one."""
-        return 1 if self.prompt_only else self.max_tokens
-
 
 class OutputFormat(KnownFields):
     """The JSON schema of an answer."""

@@ -34,7 +34,6 @@ class ThinkingConfig(KnownFields):
         return self
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the chat's field `thinking`."""
         return {"type": self.type, "budget_tokens": self.budget_tokens, "keep": self.keep}
 
 

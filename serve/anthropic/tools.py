@@ -41,7 +41,6 @@ class CustomTool(KnownFields, RawPreservingModel):
     eager_input_streaming: bool | None = None
 
     def as_function(self) -> dict[str, Any]:
-        """Return the tool in a chat's form."""
         given = {name: value for name, value in self.sent.items() if value is not None}
         function = {IN_CHATS[name]: given[name] for name in given if name in IN_CHATS}
         return {"type": "function", "function": function}
@@ -66,7 +65,6 @@ class ToolChoice(KnownFields):
         return self
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the chat's fields for this choice."""
         named = {"type": "function", "function": {"name": self.name}}
         choice = named if self.type == "tool" else CHOICES[self.type]
         parallel = False if self.disable_parallel_tool_use else None

@@ -154,6 +154,5 @@ class TimedConnection(H11Protocol):
 
 
 def timed_connection(timeout_s: float, waiting: Waiting) -> type[TimedConnection]:
-    """Return the connection class of one server."""
     shared = {"timeout_s": timeout_s, "waiting": waiting}
     return type("TimedConnection", (TimedConnection,), shared)

@@ -97,10 +97,14 @@ def shortened(message: str) -> str:
     return message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
 
 
-def as_api_error(error: EngineError) -> ApiError:
-    """Return the HTTP error for an error of `serve.engine`."""
+def as_api_error(error: Exception) -> ApiError:
+    """Return the HTTP error for an error of a request. Tracebacks of bugs go to the log alone."""
     message = str(error)
     match error:
+        case ApiError():
+            return error
+        case RequestValidationError() | ValidationError():
+            return from_validation(error)
         case Refused(param=param):
             return invalid_request(message, param=param)
         case QueueFull():
@@ -114,8 +118,11 @@ def as_api_error(error: EngineError) -> ApiError:
             return ApiError(503, message, code="unavailable", headers=headers)
         case GenerationFailed(by_request=by_request):
             return ApiError(400 if by_request else 500, message, code="generation_failed")
-        case _:
+        case EngineError():
             return ApiError(503, message, code="engine_failed")
+        case _:
+            message = f"internal error ({type(error).__name__})"
+            return ApiError(500, message, code="internal_error")
 
 
 @contextmanager
@@ -124,13 +131,7 @@ def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except (ApiError, Refused, ValidationError) as error:
-        match error:
-            case Refused():
-                found = as_api_error(error)
-            case ValidationError():
-                found = from_validation(error)
-            case _:
-                found = error
+        found = as_api_error(error)
         if (old := found.param) is not None and (new := names.get(old)) is not None:
             found = replace(found, param=new, message=found.message.replace(old, new))
         raise found from error.__cause__
@@ -139,17 +140,11 @@ def fields_renamed(names: Mapping[str, str]) -> Iterator[None]:
 def install_error_handlers(app: FastAPI) -> None:
     """Give every error of `app`, including the framework's own, the format of its protocol."""
 
-    @app.exception_handler(ApiError)
-    async def on_api_error(request: Request, error: ApiError) -> JSONResponse:
-        return as_response(error, request.scope)
-
-    @app.exception_handler(EngineError)
-    async def on_engine_error(request: Request, error: EngineError) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
         return as_response(as_api_error(error), request.scope)
 
-    @app.exception_handler(RequestValidationError)
-    async def on_invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        return as_response(from_validation(error), request.scope)
+    for kind in (ApiError, EngineError, RequestValidationError, Exception):
+        app.add_exception_handler(kind, answer)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -158,12 +153,6 @@ def install_error_handlers(app: FastAPI) -> None:
         message = _where_to_look(request, error)
         found = ApiError(error.status_code, message, code=code, headers=headers)
         return as_response(found, request.scope)
-
-    @app.exception_handler(Exception)
-    async def on_bug(request: Request, error: Exception) -> JSONResponse:
-        # The traceback goes to the log, not to the client.
-        message = f"internal error ({type(error).__name__})"
-        return as_response(ApiError(500, message, code="internal_error"), request.scope)
 
 
 def _where_to_look(request: Request, error: HTTPException) -> str:

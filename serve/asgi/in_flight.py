@@ -27,7 +27,6 @@ class InFlightRequests:
         self._none_left.set()
 
     async def none_left(self) -> None:
-        """Wait until no request is in flight."""
         await self._none_left.wait()
 
     async def end_all(self, grace_s: float) -> None:

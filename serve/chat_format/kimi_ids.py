@@ -54,7 +54,6 @@ class _Ids:
         return message
 
     def results(self, run: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return consecutive results with Kimi's ids."""
         converted = [self._result(message) if message.get(ID) else message for message in run]
         unnamed = sum(not message.get(ID) for message in run)
         if unnamed and unnamed != len(self._unanswered):

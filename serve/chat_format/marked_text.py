@@ -16,6 +16,20 @@ class TokenBytes(Protocol):
     def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes: ...
 
 
+class TextOfTokens:
+    """Decodes the tokens of one text. A character split over tokens is in the text of the last."""
+
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
+        self._tokenizer, self._skip_special = tokenizer, skip_special
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+
+    def add(self, token_id: int | None, *, last: bool = False) -> str:
+        """Return the text that a token adds; with `last`, also that of an incomplete character."""
+        if token_id is None:
+            return self._decode(b"", last)
+        return self._decode(self._tokenizer.token_bytes(token_id, self._skip_special), last)
+
+
 @dataclass(frozen=True)
 class Mark:
     """A special token that has a meaning in the chat format."""
@@ -51,7 +65,7 @@ class MarkedText:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._marks = marks
-        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._texts = TextOfTokens(tokenizer, skip_special=skip_special)
         self._length = 0  # characters of the tokens so far
         self._places: deque[_Place] = deque()
         self._text = ""  # not returned yet
@@ -77,9 +91,9 @@ class MarkedText:
         return [piece for piece in [*pieces, self._until(known)] if piece]
 
     def _count(self, token_id: int) -> None:
-        data = self._tokenizer.token_bytes(token_id, self._skip_special)
-        self._length += len(self._decode(data))
+        self._length += len(self._texts.add(token_id))
         if mark := self._marks.get(token_id):
+            data = self._tokenizer.token_bytes(token_id, self._skip_special)
             length = len(data.decode(errors="replace"))
             self._places.append(_Place(mark, self._length - length, length))
 

@@ -40,7 +40,6 @@ class MiniMaxReader(AnswerReader):
 
     @staticmethod
     def grammar(tools: Sequence[ToolSpec], once: bool) -> list[str]:
-        """Return the grammar rules (see `call_rules`)."""
         return list(call_rules(tools, once))
 
     def __init__(self, **options: Any) -> None:

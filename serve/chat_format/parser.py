@@ -88,7 +88,6 @@ class TokenParts:
         self._part: TokenPart = "reasoning" if inside else "content"
 
     def take(self, token_ids: Iterable[int]) -> list[TokenPart]:
-        """Return the parts of these tokens."""
         return [self._take(token_id) for token_id in token_ids]
 
     def _take(self, token_id: int) -> TokenPart:

@@ -1,7 +1,6 @@
 """Runs engine requests and writes their HTTP answer, whole or streamed."""
 
 import time
-from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from serve.asgi.sse import (
     synthetic_field,
     until_disconnect,
 )
-from serve.chat_format.marked_text import TokenBytes
+from serve.chat_format.marked_text import TextOfTokens
 from serve.engine.choices import Choices, ChoiceState, Part, TokenCounts, ends_with_stop_id
 from serve.engine.stream import OutputStream
 from serve.openai.kv_transfer import with_transfer
@@ -30,35 +29,6 @@ from serve.openai.logprob_forms import logprobs_by_id
 from serve.openai.protocol import GenerationRequest
 from serve.openai.service import Service
 from serve.openai.spec_metrics import spec_metrics
-
-
-class TokenOrigins:
-    """Formats the tokens of one choice as they arrive.
-
-    `text` is the text that a token adds; the joined texts are the answer. A character split over
-    tokens is in the last of them, and a stop id adds none. `origin` is 0 for a token chosen by the
-    target, i for one accepted as draft i of its round, -i if that draft was looked up.
-    """
-
-    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._decoder: IncrementalDecoder = getincrementaldecoder("utf-8")("replace")
-
-    def take(
-        self, token_ids: Sequence[int], origins: Sequence[int], *, last: bool, silent: bool
-    ) -> Iterator[JsonText]:
-        """Yield an entry per token. With `last`, no token follows, so that no text is held back.
-
-        `silent`: the last token is a stop id that is not part of the text.
-        """
-        final = len(token_ids) - 1
-        for index, (token_id, origin) in enumerate(zip(token_ids, origins, strict=True)):
-            hidden = silent and index == final
-            data = b"" if hidden else self._tokenizer.token_bytes(token_id, self._skip_special)
-            text = self._decoder.decode(data, final=last and index == final)
-            yield JsonText(f'{{"text":{dumps(text)},"origin":{origin}}}')
-
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -103,10 +73,9 @@ class Answer:
     choices: Choices
     form: BodyFormat
     envelope: dict[str, Any]
-    _origins: dict[int, TokenOrigins] = field(default_factory=dict)
+    _texts: dict[int, TextOfTokens] = field(default_factory=dict)
 
     async def whole(self, stream: OutputStream) -> Iterable[str]:
-        """Return the texts of the complete answer as one body."""
         await self.choices.collect(stream)
         choices = JsonList(self._choice(state, state, True) for state in self.choices.states)
         ended = self._totals() | self._transfer_fields()
@@ -161,11 +130,20 @@ class Answer:
         return self.form.choice(state, part, first, fields)
 
     def _token_origins(self, state: ChoiceState, part: Part) -> Iterator[JsonText]:
-        fresh = TokenOrigins(self.service.tokenizer, skip_special=self.body.skips_special)
-        origins = self._origins.setdefault(state.index, fresh)
+        """Yield the text that each token adds to the answer, and its origin.
+
+        The origin is 0 for a token chosen by the target, i for one accepted as draft i of its
+        round, and -i if that draft was looked up. A stop id adds no text.
+        """
+        fresh = TextOfTokens(self.service.tokenizer, skip_special=self.body.skips_special)
+        texts = self._texts.setdefault(state.index, fresh)
         silent = ends_with_stop_id(part) and not self.body.include_stop_str_in_output
-        last = part.finish_reason is not None
-        return origins.take(part.token_ids, part.origins, last=last, silent=silent)
+        final = len(part.token_ids) - 1
+        for index, (token_id, origin) in enumerate(zip(part.token_ids, part.origins, strict=True)):
+            last = index == final
+            ended = last and part.finish_reason is not None
+            text = texts.add(None if last and silent else token_id, last=ended)
+            yield JsonText(f'{{"text":{dumps(text)},"origin":{origin}}}')
 
     def _prompt_fields(self, state: ChoiceState) -> dict[str, Any]:
         fields: dict[str, Any] = {}

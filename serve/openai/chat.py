@@ -54,7 +54,6 @@ class ChatBodyFormat:
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return one choice, or a streamed part of it."""
         if first:
             self._parsers[state.index] = answer_parser(
                 self._service, self._body, self._end_of_reasoning
@@ -114,7 +113,6 @@ def _tool_call(index: int, call: CallPart) -> dict[str, Any]:
 
 
 def chat_router(service: Service) -> APIRouter:
-    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/chat/completions")

@@ -41,7 +41,6 @@ class CompletionBodyFormat:
     def choice(
         self, state: ChoiceState, part: Part, first: bool, shared: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return one choice, or a streamed part of it."""
         prompt = state.request.prompt_ids if self._body.echo and first else []
         echo, logprobs = self._echo(prompt), None
         if self._body.logprobs is not None:
@@ -66,7 +65,6 @@ class CompletionBodyFormat:
 
 
 def completions_router(service: Service) -> APIRouter:
-    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.post("/v1/completions")

@@ -25,7 +25,6 @@ class TextPart(BaseModel):
     text: str
 
     def for_template(self) -> dict[str, Any]:
-        """Return the part as chat templates read it."""
         return {"type": "text", "text": self.text}
 
 
@@ -44,7 +43,6 @@ class ImagePart(BaseModel):
 
     @property
     def source(self) -> ImageSource:
-        """The image to read."""
         return ImageSource(self.image_url.url, self.image_url.detail)
 
     def for_template(self) -> dict[str, Any]:
@@ -126,7 +124,6 @@ def sources_in(contents: Sequence[Content | None]) -> list[ImageSource]:
 
 
 def as_errors(error: BadImage | ImagesBusy) -> ApiError:
-    """Return the HTTP error for an image that is not accepted."""
     if isinstance(error, ImagesBusy):
         return ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"})
     code = "unsupported_option" if isinstance(error, NoneTaken) else "invalid_image"

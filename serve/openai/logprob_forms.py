@@ -4,7 +4,6 @@ An answer may have millions of them. They are written without intermediate objec
 at a time. JSON has no infinity: values below LEAST and NaN are sent as -9999, as in vLLM.
 """
 
-from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from convert.text.json_pieces import NULL, JsonList, JsonText, dumps
 from eagle3_jax.engine.logprob_rows import LogprobsOfToken
 from eagle3_jax.sampling.options import MAX_LOGPROBS
-from serve.chat_format.marked_text import TokenBytes
+from serve.chat_format.marked_text import TextOfTokens, TokenBytes
 
 LEAST = -9999.0
 KNOWN_TOKENS = 2**15
@@ -38,21 +37,18 @@ class TokenTexts:
         return TokenJson(JsonText(dumps(token_text(self._tokenizer, token_id))), data)
 
 
-class TextOffsets:
+class TextOffsets(TextOfTokens):
     """Tracks the offset at which each token begins in the decoded text."""
 
     def __init__(self, tokenizer: TokenBytes, start: int = 0, *, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        super().__init__(tokenizer, skip_special=skip_special)
         self._length = start
 
     def take(self, token_ids: Iterable[int]) -> Iterator[int]:
         """Yield the offsets of these tokens. All tokens of one character have its offset."""
         for token_id in token_ids:
             start = self._length
-            text = self._decode(self._tokenizer.token_bytes(token_id, self._skip_special))
-            self._length += len(text)
+            self._length += len(self.add(token_id))
             yield start
 
 
@@ -72,7 +68,9 @@ def completion_logprobs(
     covered = token_ids[: len(entries)]
     return {
         "tokens": JsonList(texts.of(token_id).text for token_id in covered),
-        "token_logprobs": JsonList(NULL if e is None else _number(_own(e)) for e in entries),
+        "token_logprobs": JsonList(
+            NULL if entry is None else JsonText(finite(_own(entry))) for entry in entries
+        ),
         "top_logprobs": JsonList(_by_text(texts, entry, count) for entry in entries),
         "text_offset": JsonList(islice(offsets, len(covered))),
     }
@@ -119,10 +117,6 @@ def finite(logprob: float) -> float:
 def _own(entry: LogprobsOfToken) -> float:
     """Return the log-probability of the actual token."""
     return entry[entry.token_id].logprob
-
-
-def _number(logprob: float) -> JsonText:
-    return JsonText(finite(logprob))
 
 
 def _by_text(texts: TokenTexts, entry: LogprobsOfToken | None, count: int) -> JsonText:

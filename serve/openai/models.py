@@ -28,7 +28,6 @@ class ModelList(BaseModel):
 
 
 def models_router(service: Service) -> APIRouter:
-    """Return the endpoints over `service`."""
     router, model = APIRouter(), service.model
 
     def card(name: str) -> ModelCard:

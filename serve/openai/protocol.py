@@ -101,7 +101,6 @@ class GenerationRequest(OptionFields):
 
     @property
     def num_choices(self) -> int:
-        """Choices per prompt."""
         return self.n or 1
 
     @property
@@ -132,8 +131,8 @@ class GenerationRequest(OptionFields):
 
     @property
     def token_limit(self) -> int | None:
-        """Maximum number of generated tokens, as requested."""
-        return self.max_tokens
+        """Maximum number of generated tokens: an engine request generates at least one."""
+        return 1 if self.prompt_only else self.max_tokens
 
     @property
     def ends_with_context(self) -> bool:
@@ -179,13 +178,7 @@ class CompletionRequest(GenerationRequest):
         return bool(self.return_token_ids or self.echo)
 
     @property
-    def token_limit(self) -> int | None:
-        """Maximum number of generated tokens: an engine request generates at least one."""
-        return 1 if self.prompt_only else self.max_tokens
-
-    @property
     def num_logprobs(self) -> int | None:
-        """The field `logprobs`."""
         return self.logprobs
 
     @property
@@ -255,13 +248,13 @@ class ChatCompletionRequest(GenerationRequest, ToolFields, ThinkingFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """The field `top_logprobs` if `logprobs` is true, else None."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def token_limit(self) -> int | None:
         """Maximum number of generated tokens. The newer field name takes precedence."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        newer = self.max_completion_tokens
+        return super().token_limit if newer is None else newer
 
     def template_options(self) -> dict[str, Any]:
         """Return the variables of the chat template besides the messages."""

@@ -58,14 +58,9 @@ class Service:
         default_sampling: SamplingParams fields and the default `max_tokens`.
         draw_seed: returns the seed of a request that has none.
         spec_metrics: level of detail about speculation in responses.
-        grammars: compiles the engine's grammars.
-        reading: the parsers of chat answers.
         template_kwargs: template variables, unless a request sets them.
         strict_tools: makes every tool strict.
         thinking_token_budget: the budget of requests that set none.
-        arrivals: the requests in flight.
-        transfers: moves pages from and to other servers.
-        images: reads the images of requests.
     """
 
     model: ModelInfo
@@ -86,12 +81,10 @@ class Service:
 
     @cached_property
     def roles(self) -> ShownRoles:
-        """The roles whose messages the chat template shows."""
         return ShownRoles(self.tokenizer, self.template_kwargs)
 
     @cached_property
     def token_texts(self) -> TokenTexts:
-        """The tokens as JSON text."""
         return TokenTexts(self.tokenizer)
 
     def check_model(self, name: str | None) -> None:

@@ -74,7 +74,6 @@ class ThinkingFields(BaseModel):
 
     @property
     def effort(self) -> Effort | None:
-        """The effort of thinking, or None if the request has none."""
         inner = self.reasoning and self.reasoning.effort
         return agreed({"reasoning_effort": self.reasoning_effort, "reasoning.effort": inner})
 
@@ -107,7 +106,6 @@ class ThinkingFields(BaseModel):
 
     @property
     def includes_reasoning(self) -> bool:
-        """True if the answer includes the reasoning."""
         excluded = self.reasoning is not None and bool(self.reasoning.exclude)
         return self.include_reasoning is not False and not excluded
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from serve.asgi.errors import ApiError, invalid_request, shortened
@@ -11,10 +10,19 @@ from serve.chat_format.reasoning import id_of
 from serve.chat_format.thinking_switch import NAMES, PRESERVE, ThinkingSwitch, switch_of
 from serve.openai.service import Service, TokenizerLike
 from serve.openai.thinking import ThinkingFields, agreed
+from serve.telemetry.logs import warn_once
 
 logger = logging.getLogger(__name__)
 
 KEEP_HEADER = "x-thinking-keep"
+UNKEPT = (
+    "thinking.keep: this checkpoint's template leaves out the reasoning of earlier turns and "
+    "has no switch for it; prompts stay as it makes them (said once; the header %s says it)"
+)
+ONE_EFFORT = (
+    "this checkpoint's template does not read reasoning_effort: every level but none is the "
+    "same thinking here, thinking_token_budget bounds it (said once)"
+)
 
 
 def template_variables(service: Service, body: ThinkingFields) -> dict[str, Any]:
@@ -30,7 +38,7 @@ def template_variables(service: Service, body: ThinkingFields) -> dict[str, Any]
     if keeps is not None and switch.preserves:
         variables[PRESERVE] = keeps
     elif keeps and not service.roles.keeps_reasoning:
-        warn_of_unkept_thinking()
+        warn_once(logger, UNKEPT, KEEP_HEADER)
     elif keeps is False and service.roles.keeps_reasoning:
         raise _contradiction(f"{PRESERVE} false: the template keeps the reasoning of every turn")
     for name in variables.keys() & given.keys():
@@ -76,24 +84,5 @@ def _thinking(
         param = "reasoning_effort" if effort else "thinking"
         raise invalid_request(f"{param}: {error}", param=param) from error
     if thinks and effort and not switch.takes_effort:
-        warn_of_one_effort()
+        warn_once(logger, ONE_EFFORT)
     return given
-
-
-@cache
-def warn_of_unkept_thinking() -> None:
-    """Log a warning once: agents ask for it with every request."""
-    logger.warning(
-        "thinking.keep: this checkpoint's template leaves out the reasoning of earlier turns and "
-        "has no switch for it; prompts stay as it makes them (said once; the header %s says it)",
-        KEEP_HEADER,
-    )
-
-
-@cache
-def warn_of_one_effort() -> None:
-    """Log a warning once: agents send an effort with every request."""
-    logger.warning(
-        "this checkpoint's template does not read reasoning_effort: every level but none is the "
-        "same thinking here, thinking_token_budget bounds it (said once)"
-    )

@@ -51,7 +51,6 @@ class DetokenizeResponse(BaseModel):
 
 
 def tokenization_router(service: Service) -> APIRouter:
-    """Return the endpoints over the tokenizer of `service`."""
     router, tokenizer = APIRouter(route_class=JsonRoute), service.tokenizer
 
     @router.post("/tokenize", response_model=TokenizeResponse)

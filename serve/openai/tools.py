@@ -131,7 +131,6 @@ class ToolFields(BaseModel):
 
     @property
     def _chosen(self) -> set[str] | None:
-        """The names in tool_choice, if it has any."""
         match self.tool_choice:
             case NamedChoice(function=function):
                 return {function.name}
@@ -142,12 +141,10 @@ class ToolFields(BaseModel):
 
     @property
     def names_tool(self) -> bool:
-        """True if the request names the function to call."""
         return isinstance(self.tool_choice, NamedChoice)
 
     @property
     def must_call(self) -> bool:
-        """True if the answer must be calls, not text."""
         choice = self.tool_choice
         mode = choice.allowed_tools.mode if isinstance(choice, AllowedChoice) else choice
         return self.names_tool or mode == "required"

@@ -124,7 +124,8 @@ class KnownFields(BaseModel):
         known = {field.alias or name for name, field in cls.model_fields.items()}
         for name in given if isinstance(given, dict) else ():
             if name not in known and given[name] not in cls.neutral.get(name, ()):
-                raise unsupported_option(name[:200])
+                # JSON may have lone surrogates, which pydantic's messages can't.
+                raise unsupported_option(name[:200].encode(errors="replace").decode())
         return given
 
 

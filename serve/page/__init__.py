@@ -35,13 +35,11 @@ HEADERS = {
 
 
 def page_files() -> dict[str, bytes]:
-    """Return the files of the page by name."""
     found = (file for file in files(__name__).iterdir() if _suffix(file.name) in MEDIA_TYPES)
     return {file.name: file.read_bytes() for file in found}
 
 
 def page_router() -> APIRouter:
-    """Return the router for GET / and the files of the page."""
     router, contents = APIRouter(include_in_schema=False), page_files()
 
     @router.get("/")

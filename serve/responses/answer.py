@@ -65,7 +65,6 @@ class ResponseAnswer:
         }
 
     async def whole(self, stream: OutputStream) -> Iterable[str]:
-        """Return the complete answer as one body."""
         async for _ in self._grown(stream):
             pass
         return json_pieces((await self._ended())[1])

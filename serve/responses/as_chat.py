@@ -1,6 +1,7 @@
 """Translates a Responses request to a chat."""
 
 from collections.abc import Iterable, Sequence
+from operator import iadd
 from typing import Any
 
 from serve.openai.protocol import ChatCompletionRequest, GenerationRequest
@@ -60,62 +61,40 @@ def _messages(items: Iterable[Item]) -> list[dict[str, Any]]:
     for item in items:
         if isinstance(item, ReasoningItem) and not item.content:
             continue
-        place = _place(item)
+        place, message = _alone(item)
         if place is None:
-            messages.append(_of_others(item))
+            messages.append(message)
         else:
             if last is None or place < last or place == last == SPEAKS:
                 messages.append({"role": "assistant", "content": ""})
-            _add(messages[-1], item)
+            turn = messages[-1]
+            for name, value in message.items():
+                turn[name] = iadd(turn[name], value) if name in turn else value
         last = place
     return messages
 
 
-def _place(item: Item) -> int | None:
-    """Return the rank of an item in an assistant's message; None for other items."""
+def _alone(item: Item) -> tuple[int | None, dict[str, Any]]:
+    """Return None and an item's own message, or its rank and fields in an assistant's message."""
     match item:
         case ReasoningItem():
-            return REASONS
+            return REASONS, {"reasoning_content": item.content}
         case MessageItem(role="assistant"):
-            return SPEAKS
-        case CallItem():
-            return CALLS
-        case _:
-            return None
-
-
-def _of_others(item: Item) -> dict[str, Any]:
-    match item:
-        case CallOutputItem():
-            named = {"name": full_name(item.name, item.namespace)} if item.name else {}
-            return {
-                "role": "tool",
-                "tool_call_id": item.call_id,
-                "content": _content(item.output),
-                **named,
-            }
-        case MessageItem(role="user"):
-            return {"role": "user", "content": _content(item.content)}
-        case MessageItem():
-            return {"role": "system", "content": item.content}
-        case _:
-            raise TypeError(item)
-
-
-def _content(content: TextOrParts) -> Any:
-    return content if isinstance(content, str) else [part.as_chat() for part in content]
-
-
-def _add(message: dict[str, Any], item: Item) -> None:
-    match item:
-        case ReasoningItem(content=str(text)):
-            message["reasoning_content"] = message.get("reasoning_content", "") + text
-        case MessageItem():
-            message["content"] = item.content
+            return SPEAKS, {"content": item.content}
         case CallItem():
             name = full_name(item.name, item.namespace)
             function = {"name": name, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
-            message.setdefault("tool_calls", []).append(call)
-        case _:
-            pass
+            return CALLS, {"tool_calls": [call]}
+        case CallOutputItem():
+            named = {"name": full_name(item.name, item.namespace)} if item.name else {}
+            output = {"content": _content(item.output), **named}
+            return None, {"role": "tool", "tool_call_id": item.call_id, **output}
+        case MessageItem(role="user"):
+            return None, {"role": "user", "content": _content(item.content)}
+        case MessageItem():
+            return None, {"role": "system", "content": item.content}
+
+
+def _content(content: TextOrParts) -> Any:
+    return content if isinstance(content, str) else [part.as_chat() for part in content]

@@ -51,7 +51,6 @@ def repeated_fields(body: ResponseRequest) -> dict[str, JsonText]:
 
 
 def ended(finish_reason: str) -> dict[str, Any]:
-    """Return the fields of a response's end."""
     status = ENDED.get(finish_reason, "failed")
     if status == "failed":
         return failed(ApiError(500, ABORTED, code="generation_failed"))

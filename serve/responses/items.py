@@ -48,7 +48,6 @@ class InputText(BaseModel):
     text: str
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the part in a chat's form."""
         return {"type": "text", "text": self.text}
 
 
@@ -61,11 +60,9 @@ class InputImage(BaseModel):
 
     @property
     def source(self) -> ImageSource:
-        """The image to read."""
         return ImageSource(self.image_url, self.detail)
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the part in a chat's form."""
         return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
 
 

@@ -51,7 +51,6 @@ PREFIX = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_
 
 
 def _listed(item: Item, item_id: str) -> dict[str, Any]:
-    """Return an item in OpenAI's format."""
     fields: dict[str, Any] = {"id": item_id, "type": item.type, "status": "completed"}
     match item:
         case MessageItem(role="assistant"):

@@ -90,7 +90,6 @@ class OutputItems(AnswerItems):
         return "".join(self._texts)
 
     def _item(self, status: Status) -> dict[str, Any]:
-        """Return the growing item so far."""
         if isinstance(self._place, int):
             call = {"id": self._id, "type": "function_call", **self._call}
             return {**call, "arguments": self._text, "status": status}

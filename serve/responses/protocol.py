@@ -119,7 +119,6 @@ class ResponseRequest(GenerationRequest):
 
     @property
     def namespaces(self) -> list[str]:
-        """Namespaces of the tools."""
         return [tool.name for tool in self.tools or () if isinstance(tool, NamespaceTool)]
 
     @property

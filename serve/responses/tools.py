@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serve.openai.tools import Function
 from serve.openai.unsupported import RefusesUnsupported, only
 from serve.responses.unsupported import TOOL
+from serve.telemetry.logs import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ Absent = Literal[
     "image_generation",
 ]
 """Hosted tools of OpenAI, which coding agents offer in every request, even if not needed."""
+ABSENT = "/v1/responses: tools of type %s are left out: this server has none (said once)"
 KINDS = ("function", "namespace", *get_args(Absent))
 
 
@@ -37,7 +38,6 @@ class FunctionTool(RefusesUnsupported, Function):
     strict: bool | None = None
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the tool in a chat's form."""
         fields = self.model_dump(exclude={"type"}, exclude_none=True)
         function = {name: fields[name] for name in self.sent if name in fields}
         return {"type": "function", "function": function}
@@ -74,7 +74,6 @@ class FunctionChoice(BaseModel):
     name: str
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the choice in a chat's form."""
         return {"type": "function", "function": {"name": self.name}}
 
 
@@ -86,7 +85,6 @@ class AllowedFunctions(BaseModel):
     tools: list[FunctionChoice]
 
     def as_chat(self) -> dict[str, Any]:
-        """Return the choice in a chat's form."""
         allowed = {"mode": self.mode, "tools": [tool.as_chat() for tool in self.tools]}
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
@@ -115,7 +113,6 @@ def own_name(name: str, namespaces: Iterable[str]) -> dict[str, str]:
 def chat_tools(
     given: Iterable[AnyTool], choice: str | FunctionChoice | AllowedFunctions | None
 ) -> dict[str, Any]:
-    """Return a chat's fields about tools."""
     functions: list[FunctionTool] = []
     for tool in given:
         match tool:
@@ -124,15 +121,8 @@ def chat_tools(
             case FunctionTool():
                 functions.append(tool)
             case AbsentTool():
-                warn_of_absent_tool(tool.type)
+                warn_once(logger, ABSENT, tool.type)
     fields: dict[str, Any] = {"tools": [tool.as_chat() for tool in functions]} if functions else {}
     if choice is not None:
         fields["tool_choice"] = choice if isinstance(choice, str) else choice.as_chat()
     return fields
-
-
-@cache
-def warn_of_absent_tool(kind: Absent) -> None:
-    """Log a warning once: agents offer the tool in every request."""
-    message = "/v1/responses: tools of type %s are left out: this server has none (said once)"
-    logger.warning(message, kind)

@@ -30,7 +30,6 @@ DEFAULT_MAX_TOKENS = 128
 
 
 def generate_router(service: Service) -> APIRouter:
-    """Return the endpoint over `service`."""
     router = APIRouter(route_class=JsonRoute)
 
     @router.put("/generate", include_in_schema=False)

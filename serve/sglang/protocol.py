@@ -54,7 +54,6 @@ class GenerateSampling(GenerationRequest):
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number that the enclosing request asks for."""
         return self.logprobs
 
 
@@ -124,7 +123,6 @@ class GenerateRequest(RefusesUnsupported):
 
     @cached_property
     def prompt_options(self) -> list[PromptOptions]:
-        """The parameters of each prompt."""
         prompts: list[str | list[int]] = self._prompts if self._batched else [self._prompts]
         count = len(prompts)
         samplings = self.sampling_params * (count if len(self.sampling_params) == 1 else 1)

@@ -18,7 +18,6 @@ MAX_WAIT_S = 600.0
 
 
 def server_state_router(service: Service, version: str) -> APIRouter:
-    """Return the endpoints."""
     router, model, engine = APIRouter(), service.model, service.engine
     facts = _facts(service)
 

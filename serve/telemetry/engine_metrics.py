@@ -19,6 +19,7 @@ from eagle3_jax.engine import EngineStats
 LABELS = ("model_name", "engine")
 MetricRows = tuple[tuple[str, str, str], ...]
 """Metrics that are fields of an object: name, field and description."""
+Values = float | Mapping[str, float]
 
 COUNTERS: MetricRows = (
     ("vllm:spec_decode_num_drafts", "num_drafts", "Rounds that verified draft tokens"),
@@ -102,21 +103,13 @@ class LabelledCollector(Collector):
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = labels
 
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        return self._filled(CounterMetricFamily(name, text, labels=LABELS), {(): value})
+    def _counter(self, name: str, text: str, values: Values, *label: str) -> Metric:
+        """Return a counter, or one for each value of a further label."""
+        return self._filled(CounterMetricFamily(name, text, labels=(*LABELS, *label)), values)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        return self._filled(GaugeMetricFamily(name, text, labels=LABELS), {(): value})
-
-    def _counters_by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
-        """Return a counter for each value of a further label."""
-        family = CounterMetricFamily(name, text, labels=(*LABELS, label))
-        return self._filled(family, {(key,): value for key, value in values.items()})
-
-    def _gauges_by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
-        """Return a gauge for each value of a further label."""
-        family = GaugeMetricFamily(name, text, labels=(*LABELS, label))
-        return self._filled(family, {(key,): value for key, value in values.items()})
+    def _gauge(self, name: str, text: str, values: Values, *label: str) -> Metric:
+        """Return a gauge, or one for each value of a further label."""
+        return self._filled(GaugeMetricFamily(name, text, labels=(*LABELS, *label)), values)
 
     def _counters(self, rows: MetricRows, source: object) -> Iterable[Metric]:
         return (self._counter(name, text, getattr(source, field)) for name, field, text in rows)
@@ -124,13 +117,12 @@ class LabelledCollector(Collector):
     def _gauges(self, rows: MetricRows, source: object) -> Iterable[Metric]:
         return (self._gauge(name, text, getattr(source, field)) for name, field, text in rows)
 
-    def _filled(
-        self,
-        family: CounterMetricFamily | GaugeMetricFamily,
-        values: Mapping[tuple[str, ...], float],
-    ) -> Metric:
-        for key, value in values.items():
-            family.add_metric((*self._labels, *key), value)
+    def _filled(self, family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
+        if isinstance(values, Mapping):
+            for key, value in values.items():
+                family.add_metric((*self._labels, key), value)
+        else:
+            family.add_metric(self._labels, values)
         return family
 
 
@@ -164,9 +156,9 @@ class EngineCollector(LabelledCollector):
         capacity = stats.num_waiting - stats.num_deferred
         reasons = {"capacity": capacity, "deferred": stats.num_deferred}
         name, text = "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason"
-        yield self._gauges_by("reason", name, text, reasons)
+        yield self._gauge(name, text, reasons, "reason")
         name, text = "vllm:engine_sleep_state", "1 for the state that the engine is in"
-        yield self._gauges_by("sleep_state", name, text, SLEEP_STATES)
+        yield self._gauge(name, text, SLEEP_STATES, "sleep_state")
         yield from self._sources(stats)
         if stats.tiers:
             yield from self._tiers(stats)
@@ -181,24 +173,22 @@ class EngineCollector(LabelledCollector):
             yield self._gauge(name, text, stats.synthetic_acceptance_length)
 
     def _sources(self, stats: EngineStats) -> Iterable[Metric]:
-        """Yield the sources of prompt tokens."""
         found = stats.cached
         sources = {"local_compute": stats.computed_prompt_tokens}
         sources |= {"local_cache_hit": found.device, "external_kv_transfer": found.below}
         name, text = "vllm:prompt_tokens_by_source", "Prompt tokens looked up, by where they were"
-        yield self._counters_by("source", name, text, sources)
+        yield self._counter(name, text, sources, "source")
         tiers = {VLLMS_TIERS[tier]: tokens for tier, tokens in found._asdict().items()}
         name, text = "vllm:prompt_tokens_cached_by_source", "Prompt tokens found, by tier"
-        yield self._counters_by("source", name, text, tiers)
+        yield self._counter(name, text, tiers, "source")
 
     def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
         """Yield tokens found below the devices, and the usage of each tier there."""
         yield from self._counters(BELOW, stats)
         name, text = "eagle3:prompt_tokens_cached_by_tier", "Prompt tokens found, by tier"
-        yield self._counters_by("tier", name, text, stats.cached._asdict())
+        yield self._counter(name, text, stats.cached._asdict(), "tier")
         name, text = "eagle3:kv_tier_usage_perc", "Share of a tier's pages in use, 1 = all"
-        shares = {room.tier: room.pages / room.total for room in stats.tiers}
-        yield self._gauges_by("tier", name, text, shares)
+        yield self._gauge(name, text, {t.tier: t.pages / t.total for t in stats.tiers}, "tier")
         yield from self._counters(FAILURES, stats)
         name, text = "eagle3:kv_foreign_files", "Files in --kv-offloading-dir that are no pages"
         yield self._gauge(name, text, stats.foreign_files)
@@ -206,12 +196,12 @@ class EngineCollector(LabelledCollector):
     def _drafts(self, stats: EngineStats) -> Iterable[Metric]:
         """Yield the counts of draft tokens, by position, number and reason."""
         for name, field, text in PER_POSITION:
-            yield self._counters_by("position", name, text, _by_index(getattr(stats, field)))
+            yield self._counter(name, text, _by_index(getattr(stats, field)), "position")
         name, text = "eagle3:spec_decode_rounds", "Rounds of a sequence by draft tokens made"
-        yield self._counters_by("drafted", name, text, _by_index(stats.rounds_by_drafted))
+        yield self._counter(name, text, _by_index(stats.rounds_by_drafted), "drafted")
         reasons = {reason: getattr(stats, field) for reason, field in SKIPPED.items()}
         name, text = "eagle3:spec_decode_num_skipped_tokens", "Draft tokens that did not count"
-        yield self._counters_by("reason", name, text, reasons)
+        yield self._counter(name, text, reasons, "reason")
         yield self._accept_lengths(stats)
 
     def _accept_lengths(self, stats: EngineStats) -> Metric:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from serve.asgi.auth import is_open
@@ -69,7 +70,6 @@ class OncePerSecond(logging.Filter):
         """Time of the last written record, and the number of equal ones suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record."""
         if record.levelno < logging.WARNING:
             return True
         key, now = _key(record), self._clock()
@@ -91,6 +91,12 @@ def _key(record: logging.LogRecord) -> Key:
         raised = raised.tb_next
     where = (raised.tb_frame.f_code, raised.tb_lineno) if raised else ()
     return (record.name, str(record.msg).partition("\n")[0], *where)
+
+
+@cache
+def warn_once(log: logging.Logger, message: str, *args: str) -> None:
+    """Log a warning unless it was logged before: clients repeat its cause in every request."""
+    log.warning(message, *args)
 
 
 def configure_logging(log_format: LogFormat) -> None:

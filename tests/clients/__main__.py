@@ -11,9 +11,9 @@ from clients import lm_eval_client, load_clients, packages, seeing_clients
 from clients.coding_agents import AGENTS, run_agent
 from clients.environments import make_environment
 from clients.load_clients import inferencex
-from clients.protocol_clients import LIBRARIES, run_ai_sdk, run_library
 from clients.routers import ROUTERS, run_router
 from clients.runs import Run, demo_server, run_client
+from clients.scripted_model import scripted_server
 
 FLAGS = ("--max-num-seqs", "8", "--served-model-name", "eagle3-demo", packages.DEFAULT_MODEL)
 CLIENTS = (*packages.CLIENTS, *lm_eval_client.CLIENTS, *load_clients.CLIENTS)
@@ -40,11 +40,14 @@ def _runs(flags: argparse.Namespace) -> Iterator[Run]:
 def _over_a_script(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
     """Run the clients that need a model that calls tools."""
     environments = flags.environments.resolve()
-    for library in LIBRARIES:
-        if _wanted(library.name, flags):
-            yield run_library(library, environments, scratch / library.distribution)
+    for client in packages.OF_A_SCRIPT:
+        if _wanted(client.name, flags):
+            programs = make_environment(client.environment, environments)
+            with scripted_server() as server:
+                yield run_client(client, server, programs, scratch / client.distribution)
     if _wanted("@ai-sdk/openai", flags):
-        yield run_ai_sdk(environments, scratch / "ai-sdk")
+        with scripted_server() as server:
+            yield run_client(packages.ai_sdk(environments), server, Path(), scratch / "ai-sdk")
     for number, agent in enumerate(AGENTS):
         if _wanted(agent.name, flags):
             yield run_agent(agent, environments, scratch / f"agent{number}")

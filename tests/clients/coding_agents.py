@@ -1,18 +1,13 @@
 """Coding agents from npm, unmodified, through a loop of tools with a scripted model."""
 
-import os
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from clients.client import Counts
 from clients.environments import make_node_environment
-from clients.runs import Run
+from clients.runs import Run, run_logged
 from clients.scripted_model import ANSWER, MODEL, QUESTION, RESULT, scripted_server
-
-TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -24,10 +19,6 @@ class Agent:
     package: str
     command: Callable[[str], list[str]]
     variables: Callable[[str, Path], dict[str, str]]
-
-    @property
-    def version(self) -> str:
-        return self.package.rpartition("@")[2]
 
 
 def _claude(url: str) -> list[str]:
@@ -67,20 +58,13 @@ def run_agent(agent: Agent, environments: Path, scratch: Path) -> Run:
     home.mkdir(parents=True)
     work.mkdir()
     programs = make_node_environment([agent.package], environments) / "node_modules" / ".bin"
-    begin = time.monotonic()
-    with scripted_server() as url, (scratch / "log").open("wb") as log:
-        argv = agent.command(url)
-        done = subprocess.run(
-            [programs / argv[0], *argv[1:]],
-            cwd=work,
-            env=os.environ | {"HOME": str(home), **agent.variables(url, home)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
-        )
+    log = scratch / "log"
+    with scripted_server() as server:
+        argv = agent.command(server.url)
+        variables = {"HOME": str(home), **agent.variables(server.url, home)}
+        status, seconds = run_logged(programs, argv, work, log, variables)
     answer = work / "answer.txt"
     wrote = answer.exists() and answer.read_text().strip() == RESULT
-    said = ANSWER in (scratch / "log").read_text(errors="replace")
+    said = ANSWER in log.read_text(errors="replace")
     counts = Counts(wrote + said, 2 - wrote - said)
-    return Run(agent.name, agent.version, argv, done.returncode, time.monotonic() - begin, counts)
+    return Run(agent.name, agent.package.rpartition("@")[2], argv, status, seconds, counts)

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -66,20 +66,27 @@ def run_client(client: Client, server: Server, programs: Path, results: Path) ->
     results.mkdir(parents=True)
     argv = list(client.command(server, results))
     variables = {"HF_HOME": str(results / "huggingface"), **client.variables}
+    status, seconds = run_logged(programs, argv, results, results / "log", variables)
+    version = client.version or version_of(programs, client.distribution)
+    return Run(client.name, version, argv, status, seconds, _counts(client, results))
+
+
+def run_logged(
+    programs: Path, argv: Sequence[str], work: Path, log: Path, variables: Mapping[str, str]
+) -> tuple[int, float]:
+    """Runs a program in the directory `work`. Returns its exit status and seconds."""
     begin = time.monotonic()
-    with (results / "log").open("wb") as log:
+    with log.open("wb") as written:
         done = subprocess.run(
             [programs / argv[0], *argv[1:]],
-            cwd=results,
+            cwd=work,
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=written,
             stderr=subprocess.STDOUT,
             timeout=CLIENT_TIMEOUT_S,
         )
-    seconds = time.monotonic() - begin
-    version = client.version or version_of(programs, client.distribution)
-    return Run(client.name, version, argv, done.returncode, seconds, _counts(client, results))
+    return done.returncode, time.monotonic() - begin
 
 
 def _counts(client: Client, results: Path) -> Counts | None:

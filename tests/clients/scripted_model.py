@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from chat_tokenizers import kimi
+from clients.client import Server
 from fake_server import served_by
 from scripted_engine import AnyGrammars, ScriptedEngine
 
 from eagle3_jax.engine import Request
+from serve.demo import demo_target_dir
 from serve.openai.service import ModelInfo
 
 CONTEXT = 2**18
@@ -60,8 +62,7 @@ def _call(tool: str) -> str:
 
 
 @contextmanager
-def scripted_server() -> Iterator[str]:
-    """Its address, without a slash at its end."""
+def scripted_server() -> Iterator[Server]:
     model = ModelInfo((MODEL,), "/models/scripted", CONTEXT)
     with served_by(ScriptedModel(), kimi(), grammars=AnyGrammars(), model=model) as server:
-        yield str(server.http.base_url).rstrip("/")
+        yield Server(str(server.http.base_url).rstrip("/"), MODEL, demo_target_dir())

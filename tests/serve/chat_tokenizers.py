@@ -7,7 +7,6 @@ from itertools import count
 from convert.text.chat_template import compile_template
 from convert.text.tiktoken_file import SpecialToken
 from convert.text.tokenizer import Tokenizer, load_tokenizer
-from serve.chat_format.format import ChatReading, choose_reading
 from serve.demo import demo_target_dir
 
 MINIMAX_MARKS = ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>")
@@ -57,7 +56,3 @@ def with_template(tokenizer: Tokenizer, text: str) -> Tokenizer:
 
 
 TOKENIZERS = {"kimi_k2": kimi, "minimax_m2": minimax}
-
-
-def reading_of(tokenizer: Tokenizer) -> ChatReading:
-    return choose_reading(tokenizer)

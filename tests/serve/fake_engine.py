@@ -42,6 +42,29 @@ class CharTokenizer:
         return self.encode("\n".join(m["content"] for m in messages) + suffix)
 
 
+class Held:
+    """Work that has begun and ends when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        self.begun.set()
+        assert self.may_end.wait(10)
+
+
+class HeldTokenizer(CharTokenizer):
+    """Is held before it encodes one text."""
+
+    def __init__(self, held: Held, text: str) -> None:
+        self._held, self._text = held, text
+
+    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
+        if text == self._text:
+            self._held()
+        return super().encode(text)
+
+
 def expected_answer(prompt: str | list[int], seed: int, num_tokens: int) -> str:
     """Return the engine's answer without stop strings."""
     start = sum(prompt.encode() if isinstance(prompt, str) else prompt) + seed

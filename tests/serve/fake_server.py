@@ -1,13 +1,14 @@
 """A server over the fake engine: in a thread of the tests, or as a process of its own."""
 
 import argparse
+import asyncio
 import json
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -30,7 +31,6 @@ from serve.kv_events.publisher import KVEventPublisher
 from serve.openai.service import ModelInfo, Service, TokenizerLike
 from serve.options.http import HttpOptions
 from serve.options.operations import Operations
-from serve.options.serve_options import SpecMetricsLevel
 from serve.telemetry.logs import configure_logging
 from serve.telemetry.metrics import Metrics
 from serve.telemetry.record import RecordHandler
@@ -67,7 +67,26 @@ class Served:
         assert all(line.startswith("data: ") and "\n" not in line for line in lines)
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
+    def named_events(self, path: str, /, **body: Any) -> list[dict[str, Any]]:
+        """The events of a stream whose events have names, each of which says its own."""
+        found = []
+        text = self.http.post(path, json=body | {"stream": True}).text
+        for block in text.removesuffix("\n\n").split("\n\n"):
+            name, data = block.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        return found
 
+
+HELLO = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hello", "max_tokens": 6},
+    "/v1/chat/completions": {"messages": HELLO, "max_tokens": 6},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 6},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 6},
+    "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 6}},
+}
+"""A request of each protocol for six tokens."""
 Serve = Callable[..., Served]
 """Starts servers of given engines, or of given answers."""
 
@@ -75,7 +94,6 @@ Serve = Callable[..., Served]
 def build_service(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,
-    spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
     max_queued: int = Operations.max_queued,
     kv_events: KVEventPublisher | None = None,
@@ -93,7 +111,7 @@ def build_service(
     draw_seed = partial(next, iter(range(1000, 2000)))
     reading = choose_reading(tokenizer)
     pool = GrammarPool(grammars) if grammars else None
-    return Service(model, tokenizer, thread, metrics, {}, draw_seed, spec_metrics, pool, reading)
+    return Service(model, tokenizer, thread, metrics, {}, draw_seed, grammars=pool, reading=reading)
 
 
 class InThread(GracefulServer):
@@ -109,7 +127,6 @@ def served_by(
     engine: EngineLike,
     tokenizer: TokenizerLike | None = None,
     wait_until_ready: bool = True,
-    spec_metrics: SpecMetricsLevel = "none",
     grammars: Grammars | None = None,
     operations: Operations | None = None,
     send_buffer: int | None = None,
@@ -124,7 +141,7 @@ def served_by(
     than usual."""
     operations = operations or Operations()
     most = operations.max_queued
-    service = build_service(engine, tokenizer, spec_metrics, grammars, most, kv_events)
+    service = build_service(engine, tokenizer, grammars, most, kv_events)
     service = replace(service, **fields)
     app = create_app(service, operations, observers, web)
     tls = tls_context(**asdict(web.tls)) if web and web.tls else None
@@ -172,6 +189,28 @@ def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
     """A server over a fake engine, which tests can look into."""
     with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
+
+
+@asynccontextmanager
+async def served_apart(
+    engine: FakeEngine, drain_timeout_s: float = 5.0, **fields: Any
+) -> AsyncIterator[tuple[GracefulServer, Service, httpx.AsyncClient]]:
+    """A server that is ready, without a socket, and a client of it."""
+    service = build_service(engine, **fields)
+    app = create_app(service)
+    server = GracefulServer(app, service.engine, service.in_flight, drain_timeout_s=drain_timeout_s)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
+    ):
+        await service.engine.ready.wait()
+        yield server, service, http
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 class StuckTokenizer(CharTokenizer):

@@ -6,7 +6,6 @@ Half of them come from schemathesis, by the server's own OpenAPI, if that is ins
 
 import argparse
 import itertools
-import re
 import socket
 import sys
 import time
@@ -28,7 +27,7 @@ from fuzz_requests import Sent, requests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 
-from eagle3_tools.bench.load.server_process import serving
+from eagle3_tools.bench.load.server_process import metric, serving
 
 CLIENTS = 8
 PATIENCE_S = 30.0
@@ -131,7 +130,7 @@ def leftovers(http: httpx.Client) -> dict[str, float]:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         text = http.get("/metrics").text
-        held = {n: float(re.findall(rf"^vllm:{n}{{.*}} (\S+)$", text, re.M)[0]) for n in names}
+        held = {name: metric(text, f"vllm:{name}") for name in names}
         if not any(held.values()) or time.monotonic() > deadline:
             return {name: value for name, value in held.items() if value}
         time.sleep(0.1)
@@ -148,7 +147,7 @@ def main() -> int:
         serving(["--demo", "--client-timeout", "2"], flags.log) as (server, address),
         httpx.Client(base_url=address) as http,
     ):
-        process, url = psutil.Process(server.pid), httpx.URL(address)
+        url, process = httpx.URL(address), psutil.Process(server.pid)
         openapi = http.get("/openapi.json").json()
         stream, memory, total = requests(openapi, flags.seed), [], Report()
         if find_spec("schemathesis"):

@@ -1,37 +1,28 @@
 """Every protocol's usage and the metrics say which tier cached tokens came from."""
 
-from typing import Any
-
-import pytest
 from fake_engine import FakeEngine
-from fake_server import Served
+from fake_server import BODIES, Served
 
 TIERS = {"device": 2, "host": 3, "disk": 0, "remote": 0}
-MESSAGES = [{"role": "user", "content": "abcdefgh"}]
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": "abcdefgh", "max_tokens": 2},
-    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 2},
-    "/v1/messages": {"model": "fake", "messages": MESSAGES, "max_tokens": 2},
-    "/v1/responses": {"input": "abcdefgh", "max_output_tokens": 16},
-}
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_usage_says_which_tier_only_where_something_came_from_below(serve, path: str) -> None:
+def test_usage_says_which_tier_only_where_something_came_from_below(serve) -> None:
     for below, told in ((3, TIERS), (0, None)):
         server: Served = serve(FakeEngine(cached_tokens=5, cached_below=below))
-        usage = server.ask(path, **BODIES[path])["usage"]
-        found = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage
-        assert found.get("cached_tokens", found.get("cache_read_input_tokens")) == 5
-        assert found.get("cached_tokens_details") == told
-        meta = server.ask("/generate", text="abcdefgh")["meta_info"]
-        assert sum(meta["cached_tokens_details"].values()) == 5
-        assert meta["cached_tokens_details"]["host"] == below
+        answers = {path: server.ask(path, **body) for path, body in BODIES.items()}
+        meta = answers.pop("/generate")["meta_info"]
+        tiers = {"device": 5 - below, "host": below, "storage": 0}
+        assert (meta["cached_tokens"], meta["cached_tokens_details"]) == (5, tiers)
+        for path, answer in answers.items():
+            usage = answer["usage"]
+            found = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage
+            assert found.get("cached_tokens", found.get("cache_read_input_tokens")) == 5, path
+            assert found.get("cached_tokens_details") == told, path
 
 
 def test_metrics_split_hits_by_tier_and_say_how_full_each_is(serve) -> None:
     server = serve(FakeEngine(cached_tokens=5, cached_below=3))
-    server.http.post("/v1/completions", json=BODIES["/v1/completions"])
+    server.ask("/v1/completions", prompt="abcdefgh")
     lines = server.http.get("/metrics").text.splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 

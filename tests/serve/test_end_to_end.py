@@ -54,22 +54,6 @@ def test_speculative_server_answers_as_plain_eagle3_generate(
     assert all(len(entry) in (2, 3) for entry in plain["logprobs"])
 
 
-def test_messages_and_responses_are_the_chats_answer(server: Served) -> None:
-    """The tests of each protocol compare the engine's requests; this one its answers."""
-    hello: dict[str, Any] = {"messages": HELLO, "max_tokens": 24}
-    response = {"input": "hello", "max_output_tokens": 24}
-    for seed in range(3):
-        said = server.ask(CHAT, **hello, seed=seed)["choices"][0]["message"]["content"]
-        (block,) = server.ask("/v1/messages", **hello, seed=seed)["content"]
-        (item,) = server.ask("/v1/responses", **response, seed=seed)["output"]
-        assert said and block["text"] == item["content"][0]["text"] == said
-        body = hello | {"seed": seed, "stream": True}
-        streamed = server.http.post("/v1/messages", json=body).text
-        lines = [line for line in streamed.splitlines() if '"text_delta"' in line]
-        texts = [json.loads(line.removeprefix("data: "))["delta"]["text"] for line in lines]
-        assert "".join(texts) == said
-
-
 def test_options_that_bar_every_token_are_an_error_of_that_request(server: Served) -> None:
     allowed = server.service.tokenizer.encode("a")
     body = {"prompt": PROMPT, "allowed_token_ids": allowed, "max_tokens": 2}

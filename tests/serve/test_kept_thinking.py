@@ -9,7 +9,7 @@ from chat_tokenizers import MINIMAX_TEMPLATE, kimi, minimax, with_template
 from fake_server import Serve, Served
 
 from convert.text.tokenizer import Tokenizer
-from serve.openai.thinking_variables import warn_of_unkept_thinking
+from serve.telemetry.logs import warn_once
 
 TEMPLATE = """\
 {%- macro thought(m) -%}REASONING{%- endmacro -%}
@@ -144,7 +144,7 @@ def test_templates_are_judged_by_what_they_show_not_by_their_models_name(say: Se
 def test_the_log_says_once_that_a_template_can_not_keep(
     say: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_unkept_thinking.cache_clear()
+    warn_once.cache_clear()
     server = say("Fine.", tokenizer=kimi_like("K2.5"))
     asked(server, CHAT)
     assert "thinking.keep" not in caplog.text

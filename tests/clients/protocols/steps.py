@@ -56,11 +56,3 @@ def run(client: Any, *steps: Callable[[Any], None]) -> None:
             outcome[step.__name__] = f"{type(error).__name__}: {error}"
     with open(sys.argv[2], "w") as file:
         json.dump(outcome, file, indent=1)
-
-
-def raises(expected: type[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except expected:
-        return
-    raise AssertionError(f"no {expected.__name__}")

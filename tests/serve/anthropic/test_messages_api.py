@@ -1,8 +1,8 @@
 """POST /v1/messages with Anthropic's client as the judge: answers, blocks, events and errors."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -12,20 +12,15 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from called_tools import ANSWERS, KIMI_CALLS, PARAMETERS, prompt_of
-from chat_tokenizers import kimi, reading_of
+from chat_tokenizers import kimi
 from fake_engine import MAX_MODEL_LEN, FakeEngine, expected_answer
 from fake_server import Serve, Served
+from probe import wait_for
 from pydantic import TypeAdapter
 
-from eagle3_jax.engine import Request, RequestOutput
-from eagle3_jax.sampling.params import SamplingParams
-from serve.anthropic.answer import PING, MessageAnswer, with_pings
-from serve.anthropic.content import ContentBlocks, read_input
+from serve.anthropic.answer import PING, with_pings
+from serve.anthropic.content import read_input
 from serve.asgi.errors import ANTHROPIC_PATH
-from serve.chat_format.parser import AnswerParser
-from serve.engine.choices import Choices
-from serve.engine.errors import ShuttingDown
-from serve.engine.stream import OutputStream
 from serve.options.operations import Operations
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -217,18 +212,14 @@ CALL = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.time:0"
     "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
 )
-BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99, "stream": True}
+BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
 BODY |= {"thinking": {"type": "adaptive"}, "tools": [{"name": "time", "input_schema": {}}]}
 
 
-def events_of(text: str) -> list[dict[str, Any]]:
-    """The events on the wire, each named as it says itself; pings are in no type of the SDK."""
-    found = []
-    for block in text.rstrip("\n").split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        found.append(event)
+def events_of(server: Served, **body: Any) -> list[dict[str, Any]]:
+    """The events on the wire; pings are in no type of the SDK."""
+    found = server.named_events(ANTHROPIC_PATH, **body)
+    for event in found:
         if event["type"] not in ("ping", "error"):
             assert EVENTS.validate_python(event).type == event["type"]
     return found
@@ -237,7 +228,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 def test_events_come_in_the_protocols_order(say: Serve) -> None:
     said = f"Hm.</think>Well.{CALL}"
     server = say(said)
-    events = events_of(server.http.post("/v1/messages", json=BODY).text)
+    events = events_of(server, **BODY)
     kinds = [
         event.get("content_block", event.get("delta", event))["type"]
         if event["type"] in ("content_block_start", "content_block_delta")
@@ -296,34 +287,6 @@ def test_who_stops_reading_pings_stops_what_they_wait_for() -> None:
     asyncio.run(read_one())
 
 
-def abort_reason() -> tuple[MessageAnswer, OutputStream]:
-    """An answer of one word, which a server that ends gave up."""
-    tokens = tuple(kimi().encode("Well"))
-    request = Request("run-0", [1, 2], SamplingParams(max_tokens=9))
-    parser = AnswerParser(kimi(), reading_of(kimi()), inside_reasoning=False, schemas=None)
-    choices, content = Choices([request], 1), ContentBlocks(shows_thinking=True)
-    stream = OutputStream(["run-0"])
-    stream.push(RequestOutput("run-0", tokens, "Well", "abort", None, (), 2, 0))
-    answer = MessageAnswer(choices, parser, content, 9, model="m", request_id="r", synthetic={})
-    return answer, stream
-
-
-def test_an_answer_that_is_given_up_is_an_error() -> None:
-    async def whole() -> str:
-        answer, stream = abort_reason()
-        return "".join(await answer.whole(stream))
-
-    async def streamed() -> str:
-        answer, stream = abort_reason()
-        return "".join(["".join(texts) async for texts in answer.events(stream)])
-
-    with pytest.raises(ShuttingDown):
-        asyncio.run(whole())
-    (*_, last) = events_of(asyncio.run(streamed()))
-    assert last["type"] == "error" and last["error"]["type"] == "api_error"
-    assert last["request_id"] == "r"
-
-
 KEYS = ("first-key", "second-key")
 
 
@@ -368,7 +331,10 @@ def test_what_is_not_there_is_404_or_405(fake: Served, client: anthropic.Anthrop
     check_form(fake.http.get(ANTHROPIC_PATH), 405, "invalid_request_error")
 
 
-@pytest.mark.parametrize("body", [b"{", b"", b"[]", b"[" * 100_000, b'{"max_tokens": NaN}'])
+NO_BODIES = [b"{", b"", b"[]", b"[" * 100_000, b'{"max_tokens": NaN}', rb'{"\ud800": 1}']
+
+
+@pytest.mark.parametrize("body", NO_BODIES)
 def test_a_body_that_is_none_is_400(fake: Served, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
     for path in (ANTHROPIC_PATH, f"{ANTHROPIC_PATH}/count_tokens"):
@@ -393,12 +359,26 @@ def test_a_full_queue_is_overloaded(small: Served, connect: Connect) -> None:
     assert "Retry-After" in caught.value.response.headers
 
 
+def check_error(events: list[dict[str, Any]]) -> str:
+    """The message of the error that ends a stream."""
+    assert ErrorResponse.model_validate(events[-1]) and events[-1]["error"]["type"] == "api_error"
+    return events[-1]["error"]["message"]
+
+
 def test_a_dead_engine_is_an_error_of_the_api(serve: Serve) -> None:
     server = serve(FakeEngine(fail_at_step=3))
     long = {**ASKED, "max_tokens": 200}
-    text = server.http.post(ANTHROPIC_PATH, json=long | {"stream": True}).text
-    name, data = text.rstrip().split("\n\n")[-1].split("\n")
-    body = json.loads(data.removeprefix("data: "))
-    assert name == "event: error" and ErrorResponse.model_validate(body)
-    assert body["error"]["type"] == "api_error" and "device is gone" in body["error"]["message"]
+    assert "device is gone" in check_error(events_of(server, **long))
     check_form(server.http.post(ANTHROPIC_PATH, json=long), 503, "api_error")
+
+
+def test_an_answer_that_is_given_up_is_an_error(serve: Serve) -> None:
+    server = serve(FakeEngine(step_s=0.01))
+    long = {**ASKED, "max_tokens": 200}
+    with ThreadPoolExecutor() as pool:
+        whole = pool.submit(server.http.post, ANTHROPIC_PATH, json=long)
+        streamed = pool.submit(events_of, server, **long)
+        wait_for(lambda: len(server.engine.running) == 2)
+        server.http.post("/abort_request", json={"abort_all": True})
+    check_form(whole.result(), 503, "api_error")
+    assert check_error(streamed.result()) == "the server is shutting down"

@@ -8,53 +8,96 @@ import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Served, build_service
+from fake_server import HELLO, Served, served_apart, until
 from probe import wait_for
 
-from serve.app import create_app
-
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
+MESSAGES, GENERATE = "/v1/messages", "/generate"
 IMAGE = [{"type": "image_url", "image_url": {"url": "http://example.com/a.png"}}]
 
-BAD_COMPLETIONS = {
-    "temperature": {"temperature": -1},
-    "n": {"n": 0},
-    "seed": {"seed": 2**63},
-    "max_tokens": {"max_tokens": 0},
-    "stop": {"stop": [""]},
-    "stop_token_ids": {"stop_token_ids": [2**31]},
-    "prompt": {"prompt": []},
-    "no tokens": {"prompt": ""},
-    "can't be encoded": {"prompt": "\u00e9"},
-    "token ids": {"prompt": [5, 128]},
-    "context length": {"prompt": "a" * 256},
-    "max_tokens is 250": {"prompt": "a" * 7, "max_tokens": 250},
-    "exclamation": {"prompt": "a!"},
-    "stream_options": {"stream_options": {"include_usage": True}},
-    "best_of": {"best_of": 2},
-    "logprobs": {"logprobs": 21},
-    "prompt_logprobs": {"prompt_logprobs": -1},
-    "logprobs_mode": {"logprobs_mode": "raw_logits"},
-    "return_tokens_as_token_ids": {"return_tokens_as_token_ids": True},
-    "suffix": {"suffix": "x"},
-    "cache_salt": {"cache_salt": ""},
-    "logit_bias": {"logit_bias": {"5": 101}},
-    "allowed_token_ids": {"allowed_token_ids": []},
-    "bad_words": {"bad_words": [" "]},
-    "at most 128 spellings": {"bad_words": [f"word{i}" for i in range(65)]},
-    "repetition_penalty": {"repetition_penalty": 0},
-    "speculative": {"speculative": {"num_tokens": -1}},
-    "response_format": {"response_format": {"type": "xml"}},
+BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
+    COMPLETIONS: [
+        ({"temperature": -1}, "temperature"),
+        ({"n": 0}, "n"),
+        ({"seed": 2**63}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stop_token_ids": [2**31]}, "stop_token_ids"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "no tokens"),
+        ({"prompt": "\u00e9"}, "can't be encoded"),
+        ({"prompt": [5, 128]}, "token ids"),
+        ({"prompt": "a" * 256}, "context length"),
+        ({"prompt": "a" * 7, "max_tokens": 250}, "max_tokens is 250"),
+        ({"prompt": "a!"}, "exclamation"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"best_of": 2}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"logprobs_mode": "raw_logits"}, "logprobs_mode"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"suffix": "x"}, "suffix"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"bad_words": [" "]}, "bad_words"),
+        ({"bad_words": [f"word{i}" for i in range(65)]}, "at most 128 spellings"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"speculative": {"num_tokens": -1}}, "speculative"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+    ],
+    CHAT: [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": IMAGE}]}, "takes no images"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"messages": [{"content": "x"}]}, "role"),
+    ],
+    MESSAGES: [
+        ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "budget_tokens"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"output_config": {"effort": "none"}}, "output_config.effort"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tool_choice": {"type": "auto", "name": "f"}}, "tool_choice"),
+        ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
+        ({"stop_sequences": ["a" * 5000]}, "stop_sequences"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "b"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "b"}]}, "role"),
+        ({"messages": []}, "messages"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+    ],
+    GENERATE: [
+        ({}, "one of text and input_ids"),
+        ({"text": "a", "input_ids": [1]}, "one of text and input_ids"),
+        ({"text": []}, "expected a prompt"),
+        ({"text": ""}, "no tokens"),
+        ({"input_ids": []}, "expected a prompt"),
+        ({"input_ids": [5, 128]}, "token ids"),
+        ({"text": "a" * 256}, "context length"),
+        ({"text": ["a", "b"], "rid": ["x"]}, "rid must have 2 entries"),
+        ({"text": ["a", "b"], "sampling_params": [{}, {}, {}]}, "sampling_params must have 2"),
+        ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
+        ({"text": "a", "sampling_params": {"max_new_tokens": 0}}, "max_tokens"),
+        ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "stop_regex"),
+        ({"text": "a", "sampling_params": {"json_schema": "{}", "regex": "a"}}, "give only one of"),
+        ({"text": "a", "sampling_params": {"regex": "a"}}, "grammar"),
+        ({"text": "a", "image_data": ["a.png"]}, "image_data"),
+        ({"text": "a", "lora_path": "x"}, "lora_path"),
+        ({"text": "a", "top_logprobs_num": 99}, "top_logprobs_num"),
+    ],
 }
-BAD_CHATS = {
-    "messages": {"messages": []},
-    "takes no images": {"messages": [{"role": "user", "content": IMAGE}]},
-    "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    "tool_choice": {"tool_choice": "required"},
-    "top_logprobs": {"top_logprobs": 2},
-    "chat_template": {"chat_template": "{{ messages }}"},
-    "role": {"messages": [{"content": "x"}]},
+"""Fields that make a body bad, and words of the error."""
+GOOD = {
+    COMPLETIONS: {"prompt": "abc"},
+    CHAT: {"messages": HELLO},
+    MESSAGES: {"messages": HELLO, "max_tokens": 1},
+    GENERATE: {},
 }
 
 
@@ -63,18 +106,14 @@ def check_form(error: dict[str, Any], kind: str = "invalid_request_error") -> di
     return error
 
 
-@pytest.mark.parametrize("naming", BAD_COMPLETIONS)
-def test_bad_completion_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
-    body = {"prompt": "abc", **BAD_COMPLETIONS[naming]}
-    assert naming in check_form(fake.refusal(COMPLETIONS, body))["message"]
-    assert not fake.engine.running
+@pytest.mark.parametrize("path", BAD)
+def test_a_bad_body_is_400_that_names_the_reason(fake: Served, path: str) -> None:
+    for fields, naming in BAD[path]:
+        error = fake.refusal(path, GOOD[path] | fields)
+        assert naming in error["message"], fields
+        assert path == MESSAGES or check_form(error)
+        assert not fake.engine.running
     fake.ask(COMPLETIONS, prompt="abc")
-
-
-@pytest.mark.parametrize("naming", BAD_CHATS)
-def test_bad_chat_is_400_that_names_the_reason(fake: Served, naming: str) -> None:
-    error = check_form(fake.refusal(CHAT, {"messages": HELLO, **BAD_CHATS[naming]}))
-    assert naming in error["message"]
 
 
 def test_body_that_is_no_json_object_is_400(fake: Served) -> None:
@@ -100,13 +139,6 @@ def test_openais_client_knows_unknown_models_and_context_overflow(fake: Served) 
     with pytest.raises(openai.BadRequestError) as caught:
         fake.openai.completions.create(model="fake", prompt="a" * 300)
     assert caught.value.code == "context_length_exceeded"
-
-
-def test_unknown_path_and_method_have_error_bodies(fake: Served) -> None:
-    for path, status in (("/v1/nothing", 404), (COMPLETIONS, 405)):
-        answer = fake.http.get(path)
-        assert answer.status_code == status
-        check_form(answer.json()["error"])
 
 
 def test_one_refused_sibling_refuses_the_request_and_frees_the_others(fake: Served) -> None:
@@ -147,17 +179,9 @@ def test_request_that_comes_while_the_engine_dies_is_refused() -> None:
     async def ask() -> list[httpx.Response]:
         engine = FakeEngine(fail_at_step=1)
         engine.go.clear()
-        app = create_app(build_service(engine))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
-        ):
-            while (await http.get("/health")).status_code != 200:
-                await asyncio.sleep(0.005)
+        async with served_apart(engine) as (_, _, http):
             first = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "a"}))
-            while not engine.running:
-                await asyncio.sleep(0.005)
+            await until(lambda: engine.running)
             second = asyncio.create_task(http.post(COMPLETIONS, json={"prompt": "a"}))
             await asyncio.sleep(0.05)
             engine.go.set()

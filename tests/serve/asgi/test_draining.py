@@ -2,39 +2,23 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from fake_engine import CharTokenizer, FakeEngine, expected_answer
-from fake_server import Served, build_service
+from fake_engine import FakeEngine, Held, HeldTokenizer, expected_answer
+from fake_server import HELLO, Served, served_apart, until
 from probe import wait_for
 
 from eagle3_jax.engine import RequestOutput, Round
-from serve.app import create_app
-from serve.asgi.graceful import GracefulServer
 from serve.engine.errors import EngineDead
 from serve.engine.stream import OutputStream
-from serve.openai.service import Service
 
 BODY = {"prompt": "abc", "seed": 0, "max_tokens": 6}
 REGEX = {"structured_outputs": {"regex": "a"}}
 LONG = {"padding": "x" * 30_000}
 """A body of this length is tokenised in a thread."""
-
-
-class Held:
-    """Work that has begun and ends when it may."""
-
-    def __init__(self) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
-
-    def __call__(self, *_: Any) -> None:
-        self.begun.set()
-        assert self.may_end.wait(10)
 
 
 def held_body(held: Held) -> dict[str, Any]:
@@ -52,14 +36,6 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
     """Work that is held at that stage of a request, the service's fields, and the request."""
     held = Held()
 
-    class HeldTokenizer(CharTokenizer):
-        def encode(
-            self, text: str, add_special: bool = False, most: int | None = None
-        ) -> list[int]:
-            if text == BODY["prompt"]:
-                held()
-            return super().encode(text)
-
     class HeldGrammars:
         def known(self, form: Any) -> None:
             return None
@@ -69,7 +45,7 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
 
     fields: dict[str, dict[str, Any]] = {
         "body": {},
-        "tokenising": {"tokenizer": HeldTokenizer()},
+        "tokenising": {"tokenizer": HeldTokenizer(held, BODY["prompt"])},
         "grammar": {"grammars": HeldGrammars()},
     }
     asked: dict[str, Callable[[Held], dict]] = {
@@ -78,28 +54,6 @@ def stage(request: pytest.FixtureRequest) -> tuple[Held, dict[str, Any], Callabl
         "grammar": lambda _: {"json": BODY | REGEX},
     }
     return held, fields[request.param], asked[request.param]
-
-
-@asynccontextmanager
-async def served_apart(
-    engine: FakeEngine, drain_timeout_s: float, **fields: Any
-) -> AsyncIterator[tuple[GracefulServer, Service, httpx.AsyncClient]]:
-    """A server that is ready, without a socket, and a client of it."""
-    service = build_service(engine, **fields)
-    app = create_app(service)
-    server = GracefulServer(app, service.engine, service.in_flight, drain_timeout_s=drain_timeout_s)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://fake") as http,
-    ):
-        await service.engine.ready.wait()
-        yield server, service, http
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def drained(
@@ -173,7 +127,6 @@ def test_engine_is_idle_again_after_refusing_a_request() -> None:
 
 COMPLETIONS = "/v1/completions"
 ENDLESS: dict[str, Any] = {"prompt": "abc", "max_tokens": 200}
-HELLO = [{"role": "user", "content": "hello"}]
 STREAMS: dict[str, tuple[dict[str, Any], int]] = {
     COMPLETIONS: (ENDLESS | {"n": 3}, 3),
     "/v1/messages": ({"messages": HELLO, "max_tokens": 200}, 1),

@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import CharTokenizer, FakeEngine, expected_answer
+from fake_engine import FakeEngine, Held, HeldTokenizer, expected_answer
 from fake_server import Served
 from probe import wait_for
 from pydantic import ValidationError
@@ -146,12 +145,6 @@ def test_one_client_that_fills_the_queue_leaves_room_for_others(serve) -> None:
     assert clients == ["key 0", "key 0", "key 1", "key 1", "key 2"]
 
 
-def test_more_sequences_than_the_queue_ever_takes_are_400_at_once(serve) -> None:
-    server: Served = serve(FakeEngine(), operations=Operations(max_queued=100))
-    assert "50000 sequences" in server.refusal(COMPLETIONS, {"prompt": [[1]] * 50_000})["message"]
-    assert not server.engine.prompt_tokens
-
-
 def test_a_list_of_wrong_items_makes_one_error() -> None:
     for model, body in (
         (CompletionRequest, {"prompt": [{}] * 1000}),
@@ -165,39 +158,19 @@ def test_a_list_of_wrong_items_makes_one_error() -> None:
         assert caught.value.error_count() <= 4
 
 
-LONG = "a" * 30_000
-
-
-class SlowTokenizer(CharTokenizer):
-    """Waits for `go` before it is through with a long text."""
-
-    def __init__(self) -> None:
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def encode(self, text: str, add_special: bool = False, most: int | None = None) -> list[int]:
-        if len(text) >= len(LONG):
-            self.begun.set()
-            assert self.go.wait(10), "somebody waited"
-        return super().encode(text)
-
-
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (COMPLETIONS, {"prompt": LONG}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
-        ("/tokenize", {"prompt": LONG}),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
+    ("path", "field"),
+    [(COMPLETIONS, "prompt"), ("/v1/chat/completions", "messages"), ("/tokenize", "prompt")],
 )
-def test_nobody_waits_for_a_long_text_to_be_tokenised(serve, path: str, body: dict) -> None:
-    tokenizer = SlowTokenizer()
-    server: Served = serve(FakeEngine(), tokenizer=tokenizer)
+def test_nobody_waits_for_a_long_text_to_be_tokenised(serve, path: str, field: str) -> None:
+    held, long = Held(), "a" * 30_000
+    server: Served = serve(FakeEngine(), tokenizer=HeldTokenizer(held, long))
+    body = {field: long if field == "prompt" else [{"role": "user", "content": long}]}
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.http.post, path, json=body)
-        assert tokenizer.begun.wait(10)
+        assert held.begun.wait(10)
         assert server.http.get("/health").status_code == 200
-        tokenizer.go.set()
+        held.may_end.set()
         assert answer.result().status_code in (200, 400)
 
 

@@ -4,24 +4,18 @@ import json
 
 import pytest
 from fake_engine import FakeEngine
-from fake_server import Serve, Served
+from fake_server import BODIES, Serve, Served
 
 from eagle3_jax.engine import Request
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.drive import drive
 
 NAME, HEADER = "synthetic_acceptance_length", "x-synthetic-acceptance-length"
-PATHS = {
-    "/v1/completions": {"prompt": "abcd", "max_tokens": 6},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
-    "/v1/responses": {"input": "a", "max_output_tokens": 6},
-    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6},
-}
 
 
 def test_every_response_of_synthetic_acceptance_says_so(serve: Serve) -> None:
     http = serve(FakeEngine(synthetic_acceptance_length=2.88)).http
-    for path, body in PATHS.items():
+    for path, body in BODIES.items():
         whole = http.post(path, json=body)
         assert whole.headers[HEADER] == "2.88" and whole.json()[NAME] == 2.88
         lines = http.post(path, json=body | {"stream": True}).text.splitlines()
@@ -34,7 +28,7 @@ def test_every_response_of_synthetic_acceptance_says_so(serve: Serve) -> None:
 
 
 def test_real_acceptance_has_no_header(fake: Served) -> None:
-    for path, body in PATHS.items():
+    for path, body in BODIES.items():
         answer = fake.http.post(path, json=body)
         assert HEADER not in answer.headers and NAME not in answer.json()
     assert "synthetic" not in fake.http.get("/metrics").text

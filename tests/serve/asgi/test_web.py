@@ -58,12 +58,15 @@ def test_cors_flags_are_vllms_json_lists() -> None:
 
 
 def test_a_404_names_the_path_and_a_405_the_methods_and_both_point_to_docs(fake: Served) -> None:
-    for answer, words in (
-        (fake.http.get("/v2/models"), ("/v2/models", "/docs")),
-        (fake.http.get(CHAT), (CHAT, "POST", "GET", "/docs")),
-        (fake.http.get("/" + "x" * 9000), ("/xxx", "/docs")),
+    for path, status, words in (
+        ("/v2/models", 404, ("/v2/models", "/docs")),
+        (CHAT, 405, (CHAT, "POST", "GET", "/docs")),
+        ("/" + "x" * 9000, 404, ("/xxx", "/docs")),
     ):
-        message = answer.json()["error"]["message"]
+        answer = fake.http.get(path)
+        error = answer.json()["error"]
+        assert answer.status_code == status and set(error) == {"message", "type", "param", "code"}
+        message = error["message"]
         assert all(word in message for word in words) and len(message) < 400
 
 

@@ -4,9 +4,10 @@ import itertools
 from typing import Any
 
 import pytest
-from chat_tokenizers import kimi, minimax, reading_of
+from chat_tokenizers import kimi, minimax
 
 from convert.text.tokenizer import Tokenizer
+from serve.chat_format.format import choose_reading
 from serve.chat_format.parser import AnswerParser, TokenParts
 
 CALLS = (
@@ -26,7 +27,7 @@ TEXTS = {
 def told(tokenizer: Tokenizer, ids: list[int], inside: bool, calls: bool) -> list[str]:
     """The part that each token is of."""
     options = {"inside_reasoning": inside, "reads_calls": calls}
-    parts = TokenParts(reading_of(tokenizer), **options)
+    parts = TokenParts(choose_reading(tokenizer), **options)
     return [*parts.take(ids[:3]), *parts.take(ids[3:])]
 
 
@@ -36,7 +37,7 @@ def test_tokens_of_reasoning_and_content_spell_them(text: str) -> None:
     ids = tokenizer.encode(text, add_special=True)
     for inside, calls in itertools.product((True, False), repeat=2):
         options: Any = {"inside_reasoning": inside, "schemas": {"f": {}} if calls else None}
-        parser = AnswerParser(tokenizer, reading_of(tokenizer), **options)
+        parser = AnswerParser(tokenizer, choose_reading(tokenizer), **options)
         read = parser.take(ids, tokenizer.decode(ids), final=True)
         parts = told(tokenizer, ids, inside, calls)
         for part, expected in (("reasoning", read.reasoning), ("content", read.content)):

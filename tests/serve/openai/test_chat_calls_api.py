@@ -12,8 +12,6 @@ from fake_server import Serve, Served
 from scripted_engine import AnyGrammars
 
 from serve.chat_format.format import choose_reading
-from serve.chat_format.parts import AnswerParts, CallPart
-from serve.openai.chat import delta
 
 USER: Any = {"role": "user", "content": "How is Oslo?"}
 
@@ -133,12 +131,3 @@ def test_a_named_function_ends_with_stop_as_openai_has_it(say: Serve) -> None:
     assert ask(server, tools=TOOLS, tool_choice=named).choices[0].finish_reason == "stop"
     required = ask(server, tools=TOOLS, tool_choice="required").choices[0]
     assert required.finish_reason == "tool_calls"
-
-
-def test_only_the_first_piece_of_a_call_says_what_it_is() -> None:
-    pieces = [CallPart("call_1", "f", "{"), CallPart(arguments="}")]
-    told = [delta(AnswerParts(calls={0: piece}), False) for piece in pieces]
-    first, second = (one["tool_calls"] for one in told)
-    function = {"name": "f", "arguments": "{"}
-    assert first == [{"index": 0, "id": "call_1", "type": "function", "function": function}]
-    assert second == [{"index": 0, "function": {"arguments": "}"}}]

@@ -209,31 +209,20 @@ SUMMARY = {
 STEPS = {"per_step_accepted": [1, 1, 1], "per_step_drafted": [3, 3, 3], "per_step_kept": [2, 2, 1]}
 
 
-@pytest.fixture
-def telling(serve: Any) -> Any:
-    """Starts servers that tell so much of their speculation."""
-    return lambda level: serve(FakeEngine(width=2), spec_metrics=level)
-
-
-def test_nothing_is_said_unless_asked_for(telling: Any) -> None:
-    assert "metrics" not in telling("none").ask(COMPLETIONS, **SHORT)
-
-
-def test_a_summary_has_vllms_fields_and_the_corrected_length(telling: Any) -> None:
-    """A stream says it with its usage; several sequences have no metrics of one."""
-    summary, told = telling("summary"), {"speculative_decoding": SUMMARY}
-    assert summary.ask(COMPLETIONS, **SHORT)["metrics"] == told
-    events = summary.events(COMPLETIONS, **SHORT, stream_options={"include_usage": True})
-    assert [("metrics" in event) for event in events] == [False] * (len(events) - 1) + [True]
-    assert events[-1]["metrics"] == told
-    for several in ({"n": 2}, {"prompt": ["a", "b"]}):
-        answer = summary.ask(COMPLETIONS, **SHORT | several)
+@pytest.mark.parametrize("level", ["none", "summary", "detailed"])
+def test_a_summary_has_vllms_fields_and_the_corrected_length(serve: Any, level: Any) -> None:
+    """Details add an entry per step. A stream says it with its usage, several sequences nothing."""
+    server: Served = serve(FakeEngine(width=2), spec_metrics=level)
+    told = {"speculative_decoding": SUMMARY | (STEPS if level == "detailed" else {})}
+    metrics = {} if level == "none" else {"metrics": told}
+    answer = server.ask(COMPLETIONS, **SHORT)
+    assert {name: answer[name] for name in answer if name == "metrics"} == metrics
+    *events, last = server.events(COMPLETIONS, **SHORT, stream_options={"include_usage": True})
+    assert last.get("metrics") == metrics.get("metrics")
+    assert not any("metrics" in event for event in events)
+    for several in ({"n": 2}, {"prompt": ["a", "b"]}) if metrics else ():
+        answer = server.ask(COMPLETIONS, **SHORT | several)
         assert answer["metrics"] == {"speculative_decoding": None}
-
-
-def test_details_add_an_entry_a_step(telling: Any) -> None:
-    told = telling("detailed").ask(COMPLETIONS, **SHORT)["metrics"]
-    assert told == {"speculative_decoding": SUMMARY | STEPS}
 
 
 GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -9,7 +9,7 @@ import pytest
 from fake_server import Served
 
 import eagle3_jax
-from serve.openai.logprob_forms import LEAST, TextOffsets, token_text
+from serve.openai.logprob_forms import LEAST, token_text
 from serve.pair.loading import LoadedPair
 
 pytestmark = pytest.mark.xdist_group("served pair")
@@ -115,18 +115,6 @@ def test_a_prompt_tells_through_chat_too(server: Served) -> None:
     assert first is None
     assert [list(entry) for entry in others] == [[str(t)] for t in answer["prompt_token_ids"][1:]]
     assert answer["choices"][0]["logprobs"] is None
-
-
-class Pieces:
-    """A tokenizer of three tokens, two of which are one character."""
-
-    def token_bytes(self, token_id: int, skip_special: bool = False) -> bytes:
-        return (b"\xe4\xb8", b"\xad", b"a")[token_id]
-
-
-def test_the_parts_of_a_character_begin_where_it_does() -> None:
-    offsets = TextOffsets(Pieces(), 5)
-    assert [*offsets.take([2, 0]), *offsets.take([1, 2, 1, 2])] == [5, 6, 6, 7, 8, 9]
 
 
 def test_lm_evals_scoring_gets_the_prompt_and_one_token_of_each_batch_row(server: Served) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from called_tools import saying
-from fake_server import Served, served_by
+from fake_server import BODIES, Served, served_by
 from scripted_engine import AnyGrammars
 
 from eagle3_jax.engine.grammars.interface import FormRefusedError
@@ -17,10 +17,7 @@ from serve.chat_format.reasoning import id_of
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 NAMED = {"name": "x", "schema": SCHEMA, "strict": True}
-PROMPTS: dict[str, dict[str, Any]] = {
-    COMPLETIONS: {"prompt": "a", "max_tokens": 3},
-    CHAT: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
-}
+PROMPTS = {path: BODIES[path] for path in (COMPLETIONS, CHAT)}
 ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "OpenAI's schema": (
         {"response_format": {"type": "json_schema", "json_schema": NAMED}},

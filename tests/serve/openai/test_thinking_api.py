@@ -14,7 +14,7 @@ from convert.text.tokenizer import Tokenizer
 from eagle3_jax.sampling.structured_outputs import ThinkingBudget
 from serve.chat_format.reader import END_OF_THINK, THINK
 from serve.chat_format.reasoning import id_of
-from serve.openai.thinking_variables import warn_of_one_effort
+from serve.telemetry.logs import warn_once
 
 CHAT = "/v1/chat/completions"
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_without_thinking_is_asked_for_none(fake: Served) -> None:
 def test_levels_of_effort_are_one_to_these_templates_and_the_log_says_so_once(
     servers: Serve, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_one_effort.cache_clear()
+    warn_once.cache_clear()
     server, prompts = servers(make), []
     assert post(server).status_code == 200
     assert "reasoning_effort" not in caplog.text

@@ -1,7 +1,6 @@
 """The events of a streamed response, held against the types of OpenAI's own client."""
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-ASKED = {"input": "How is Oslo?", "tools": TOOLS, "stream": True, **THINKING}
+ASKED = {"input": "How is Oslo?", "tools": TOOLS, **THINKING}
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
 TEXTS = {
     "calls": ANSWERS["kimi_k2"],
@@ -31,15 +30,9 @@ TEXTS = {
 
 def events(server: Served, **given: Any) -> list[dict[str, Any]]:
     """The events, each of which the client's own type takes."""
-    answer = server.http.post("/v1/responses", json=ASKED | given)
-    blocks = answer.text.removesuffix("\n\n").split("\n\n")
-    found = []
-    for block in blocks:
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
+    found = server.named_events("/v1/responses", **ASKED | given)
+    for event in found:
         EVENTS.validate_python(event)
-        found.append(event)
     return found
 
 
@@ -75,7 +68,7 @@ def test_events_tell_of_each_item_from_its_beginning_to_its_end(say, name: str) 
     assert found[-1]["type"] == "response.completed"
     last = found[-1]["response"]
     assert check_items(found) == last["output"]
-    whole = server.http.post("/v1/responses", json=ASKED | LOGPROBS | {"stream": False}).json()
+    whole = server.ask("/v1/responses", **ASKED | LOGPROBS)
     same = ("status", "usage", "error", "incomplete_details", "text", "tools")
     assert {n: whole[n] for n in same} == {n: last[n] for n in same}
     assert without_ids(whole["output"]) == without_ids(last["output"])

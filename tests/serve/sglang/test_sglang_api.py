@@ -97,40 +97,6 @@ def test_options_of_sglang_reach_the_engine(fake: Served, seen: list[Request]) -
     assert found.include_stop_str_in_output and found.logit_bias == ((5, 1.0),)
 
 
-@pytest.mark.parametrize(
-    "body, naming",
-    [
-        ({}, "one of text and input_ids"),
-        ({"text": "a", "input_ids": [1]}, "one of text and input_ids"),
-        ({"text": []}, "expected a prompt"),
-        ({"text": ""}, "no tokens"),
-        ({"input_ids": []}, "expected a prompt"),
-        ({"input_ids": [5, 128]}, "token ids"),
-        ({"text": "a" * 256}, "context length"),
-        ({"text": ["a", "b"], "rid": ["x"]}, "rid must have 2 entries"),
-        ({"text": ["a", "b"], "sampling_params": [{}, {}, {}]}, "sampling_params must have 2"),
-        ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
-        ({"text": "a", "sampling_params": {"max_new_tokens": 0}}, "max_tokens"),
-        ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "stop_regex"),
-        ({"text": "a", "sampling_params": {"json_schema": "{}", "regex": "a"}}, "give only one of"),
-        ({"text": "a", "sampling_params": {"regex": "a"}}, "grammar"),
-        ({"text": "a", "image_data": ["a.png"]}, "image_data"),
-        ({"text": "a", "lora_path": "x"}, "lora_path"),
-        ({"text": "a", "top_logprobs_num": 99}, "top_logprobs_num"),
-    ],
-)
-def test_what_can_not_be_done_is_400_that_names_it(
-    fake: Served, body: dict[str, Any], naming: str
-) -> None:
-    assert naming in fake.refusal(PATH, body)["message"]
-
-
-def test_synthetic_acceptance_is_marked(serve) -> None:
-    server = serve(FakeEngine(synthetic_acceptance_length=2.5))
-    assert ask(server, text="a")["synthetic_acceptance_length"] == 2.5
-    assert server.events(PATH, text="a")[0]["synthetic_acceptance_length"] == 2.5
-
-
 @pytest.mark.xdist_group("served pair")
 @pytest.mark.parametrize("start", [0, 3])
 def test_log_probabilities_are_those_of_completions(server: Served, start: int) -> None:
