@@ -39,7 +39,7 @@ def data_parallel_tables(plan: CapacityPlan) -> Iterator[Table]:
                 f"{most:.0f}",
                 f"{best_parts(divided, load, count) or 'none fits'}",
                 f"{other.round(load, count).tokens_per_s:.0f}",
-                _times(plan, gpu, count),
+                f"{_gain(plan, gpu, count):.2f}",
                 f"{other.tokens(dtype):,}",
                 f"{other.sequences(load):,}",
             )
@@ -66,7 +66,3 @@ def _gain(plan: CapacityPlan, gpu: str, concurrency: int) -> float:
     load = plan.decode_load
     best = max(one.round(load, concurrency).tokens_per_s for one in plan.divided[gpu])
     return plan.data_parallel[gpu].round(load, concurrency).tokens_per_s / best if best else 0.0
-
-
-def _times(plan: CapacityPlan, gpu: str, concurrency: int) -> str:
-    return f"{_gain(plan, gpu, concurrency):.2f}"

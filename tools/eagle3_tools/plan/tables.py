@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
+from eagle3_tools.checks.check import print_lines
 from eagle3_tools.plan.context_tables import context_notes, context_tables
 from eagle3_tools.plan.data.gpus import GIB, GPUS, SOURCES
 from eagle3_tools.plan.data.tuned import Tuned
@@ -73,11 +74,10 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     for table in (*context_tables(plan), *data_parallel_tables(plan)):
         console.print(table)
     console.print(host_table(plan.host))
-    for note in _notes(plan):
-        console.print(note, soft_wrap=True, highlight=False)
+    print_lines(console, _notes(plan))
     console.print(_published_table(compared))
-    for number, source in enumerate(dict.fromkeys(row.setup.source for row in compared), 1):
-        console.print(f"[{number}] {source}", soft_wrap=True, highlight=False, markup=False)
+    sources = dict.fromkeys(row.setup.source for row in compared)
+    print_lines(console, (f"[{number}] {source}" for number, source in enumerate(sources, 1)))
 
 
 def print_constants(console: Console) -> None:
@@ -101,8 +101,7 @@ def print_constants(console: Console) -> None:
         "all-reduce: us, of links", *(f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}" for t in sums)
     )
     console.print(table)
-    for name, source in SOURCES:
-        console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
+    print_lines(console, (f"{name}: {source}" for name, source in SOURCES))
 
 
 def _tuned(kernel: Tuned) -> str:

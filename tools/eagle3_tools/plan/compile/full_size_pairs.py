@@ -25,12 +25,13 @@ from eagle3_tools.plan.compile.report import (
     GIB,
     MIB,
     ProgramReport,
+    pair_options,
     refusals,
     report_of,
     run_command,
     traffic,
 )
-from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
+from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import make_plan, read_pair
 
 MOST_MORE_LAUNCHES = 3
@@ -60,15 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
-    """Yield options as of eagle3-plan --compile: pages of 64 tokens, no images, and batch 64 unless
-    a pair names another."""
+    """Yield options as of eagle3-plan --compile, batch 64 unless a pair names another."""
     for target, draft, layout, counts in PAIRS:
-        models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
-        sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
-        sizes.append("--language-model-only")
         for k in counts:
-            flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
-            yield read_options(flags)
+            sizes = "--max-model-len=10240", f"--num-speculative-tokens={k}"
+            yield pair_options(folder, target, draft, *layout.split(), *sizes)
 
 
 def report_full_size(options: PlanOptions) -> ProgramReport:

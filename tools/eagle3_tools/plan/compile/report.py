@@ -6,7 +6,6 @@ other job, so that peak memory is its own.
 
 import logging
 import os
-import re
 import time
 from argparse import ArgumentTypeError
 from collections import Counter
@@ -22,9 +21,11 @@ from convert.command_line.parser import OneLineParser
 from eagle3_tools.aot import Program
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.expectations import MIB, kernel_problems
-from eagle3_tools.aot.launches import count, launches
+from eagle3_tools.aot.launches import Launch, count, launches
+from eagle3_tools.bench.common.conditions import memory_mib
 from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.checks.pool import Failure
+from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
 
 GIB = 1 << 30
 LIMIT_S = 1200.0
@@ -54,6 +55,7 @@ class ProgramReport:
         planned: What the plan says: bytes of `arguments`, of `temporaries`.
         per_layer: Mean launches of a layer without collectives.
         figures: Figures that only programs of this kind have.
+        layer: Launches of one layer in order, if they are to be listed.
         seconds: Elapsed.
         cpu_seconds: Of all threads.
         peak_bytes: Of host memory.
@@ -71,9 +73,17 @@ class ProgramReport:
     planned: Mapping[str, int] = field(default_factory=dict)
     per_layer: float | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
+    layer: tuple[Launch, ...] = ()
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
+
+
+def pair_options(folder: Path, target: str, draft: str, *flags: str) -> PlanOptions:
+    """Return options of eagle3-plan for a published pair: pages of 64 tokens, no images."""
+    models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
+    sizes = ["--language-model-only", "--block-size=64"]
+    return read_options(build_parser().parse_args([*models, *sizes, *flags]))
 
 
 def report_of(
@@ -99,7 +109,7 @@ def report_of(
         tuple(dict.fromkeys(problems)),
         seconds=round(time.monotonic() - begin, 1),
         cpu_seconds=round(time.process_time(), 1),
-        peak_bytes=_peak_bytes(),
+        peak_bytes=int(memory_mib(os.getpid(), "VmHWM") * MIB),
         **fields,
     )
 
@@ -159,13 +169,6 @@ def refusals() -> Iterator[list[str]]:
         yield said
     finally:
         log.removeHandler(handler)
-
-
-def _peak_bytes() -> int:
-    """Return the peak host memory of this process in bytes."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) << 10 if found else 0
 
 
 Print = Callable[[Console, Sequence[Any], Sequence[ProgramReport | Failure]], bool]
