@@ -14,7 +14,7 @@ from eagle3_tools.checks.check import Check, console_of, print_lines
 from eagle3_tools.kernel_cases.case import AMD
 from eagle3_tools.plan.compile.compiled_round import RoundShape
 from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, report_round
-from eagle3_tools.plan.compile.report import GIB, MIB, ProgramReport, seconds, whole
+from eagle3_tools.plan.compile.report import ProgramReport, columns, seconds, whole
 from eagle3_tools.plan.data.kimi_k25 import WeightScheme
 
 LOOKUP_SCHEME: WeightScheme = "mxfp4"
@@ -83,11 +83,9 @@ ROUNDS = Check[RoundShape, ProgramReport](
     },
     columns={
         f"launches a MoE layer (goal {GOAL})": lambda found: f"{found.per_layer:g}",
-        "whole round": lambda found: f"{found.launches}",
+        **columns("launches\nin all"),
         "copies of weights": lambda found: f"{found.figures['copies']}",
-        "arguments GiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
-        "temporaries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "s": lambda found: f"{found.seconds:.0f}",
+        **columns("arguments\nGiB", "tempora-\nries MiB", "\ns"),
     },
 )
 

@@ -185,7 +185,6 @@ class PlanOptions:
 
 
 def build_parser() -> OneLineParser:
-    """Build the parser, with the flags in groups."""
     parser = OneLineParser(
         prog=PROG,
         description="What a pair of models needs on GPUs, and what it could do there: arithmetic "

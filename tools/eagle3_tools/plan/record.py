@@ -15,7 +15,6 @@ from eagle3_tools.plan.planner import CapacityPlan
 
 
 def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Write all contents of the tables, for every k."""
     fields = {
         "options": asdict(plan.options),
         "memory": _memory_fields(plan.memory),

@@ -23,7 +23,6 @@ from serve.text_table import text_table
 
 
 def host_table(host: HostMemory) -> Table:
-    """Build a table of seconds to load prefixes and to compute them."""
     table = text_table(
         f"Host memory of {host.nbytes / 2**30:,.0f} GiB holds {host.tokens:,} tokens of "
         f"{host.token_bytes:,} B; a prefix from there, or run again in chunks of {host.chunk}; "
@@ -47,7 +46,6 @@ def host_table(host: HostMemory) -> Table:
 
 
 def host_note(host: HostMemory, gpu: str) -> str:
-    """Return the number of tokens from which loading pays."""
     return (
         f"{gpu}: loading pays from {host.least_tokens(gpu):,} tokens on "
         "(--kv-offloading-min-tokens), with a step's wait; model, not measured."
@@ -81,7 +79,6 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
 
 
 def print_constants(console: Console) -> None:
-    """Print the constants of each GPU with their sources."""
     table = text_table("Constants", ("", *GPUS), left=("",))
     gpus = GPUS.values()
     table.add_row("memory, GiB", *(f"{gpu.memory / GIB:.1f}" for gpu in gpus))
@@ -109,7 +106,6 @@ def _tuned(kernel: Tuned) -> str:
 
 
 def _lookup_table(plan: CapacityPlan) -> Table:
-    """Build the table of what lookup adds to a round."""
     tokens = plan.options.num_lookup_tokens
     table = text_table(
         f"Lookup of up to {tokens} tokens: reads of the histories at the memory's bandwidth, and "

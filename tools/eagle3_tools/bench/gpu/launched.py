@@ -40,7 +40,7 @@ class Launched:
         return functions + [name for name in self.kernels if name not in modules]
 
 
-def launched_by(work: Callable[[], Any]) -> Launched:
+def profile_of(work: Callable[[], Any]) -> jax.profiler.ProfileData:
     """Profile `work()`, which must wait for the device. It runs slower than without profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -48,7 +48,12 @@ def launched_by(work: Callable[[], Any]) -> Launched:
         with jax.profiler.trace(folder, profiler_options=options):
             work()
         (path,) = Path(folder).rglob("*.xplane.pb")
-        return read_trace(jax.profiler.ProfileData.from_file(str(path)))
+        return jax.profiler.ProfileData.from_file(str(path))
+
+
+def launched_by(work: Callable[[], Any]) -> Launched:
+    """Count what `work()` launches; see `profile_of`."""
+    return read_trace(profile_of(work))
 
 
 def read_trace(trace: Any) -> Launched:

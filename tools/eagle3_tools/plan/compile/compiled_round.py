@@ -132,7 +132,6 @@ def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _batch(config: EngineConfig) -> tuple[Any, ...]:
-    """Return the shapes of a round's slots and page table."""
     batch = config.max_num_seqs
     shapes = (batch,), (batch, config.pages_per_seq)
     return tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

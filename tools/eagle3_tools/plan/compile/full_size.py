@@ -117,7 +117,6 @@ def collective_problems(
 
 
 def _draft_passes(options: PlanOptions, pair: AbstractPair) -> int:
-    """Return the passes of a draft that is split over the devices."""
     if pair.draft is None or options.parallel.draft_devices == 1:
         return 0
     return max(1, options.num_speculative_tokens)

@@ -22,8 +22,7 @@ from eagle3_tools.plan.compile.full_size import (
     launches_per_layer,
 )
 from eagle3_tools.plan.compile.report import (
-    GIB,
-    MIB,
+    COLUMNS,
     ProgramReport,
     pair_options,
     refusals,
@@ -122,19 +121,8 @@ ROUNDS = Check[PlanOptions, ProgramReport](
         "GPUs": lambda options: _names(options)[2],
         "k": lambda options: f"{options.num_speculative_tokens}",
     },
-    columns={
-        "arguments\nGiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
-        "of\nplan": lambda found: f"{found.argument_bytes / found.planned['arguments']:.2%}",
-        "KV\ntokens": lambda found: f"{found.figures['KV tokens']:,}",
-        "in\nplace": lambda found: f"{found.alias_bytes / found.donated_bytes:.0%}",
-        "tempora-\nries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "launches\na layer": lambda found: f"{found.per_layer:g}",
-        "a\nround": lambda found: f"{found.launches}",
-        "collec-\ntives": lambda found: f"{found.collectives.total()}",
-        "\ns": lambda found: f"{found.seconds:.0f}",
-        "CPU\ns": lambda found: f"{found.cpu_seconds:.0f}",
-        "host\nGiB": lambda found: f"{found.peak_bytes / GIB:.1f}",
-    },
+    columns={name: cell for name, cell in COLUMNS.items() if name != "of\nthe plan"}
+    | {"KV\ntokens": lambda found: f"{found.figures['KV tokens']:,}"},
 )
 
 

@@ -21,8 +21,8 @@ from eagle3_tools.checks.check import Check
 from eagle3_tools.plan.compile.compiled_round import CompiledRound
 from eagle3_tools.plan.compile.full_size import full_size_program, launches_per_layer
 from eagle3_tools.plan.compile.report import (
-    MIB,
     ProgramReport,
+    columns,
     pair_options,
     refusals,
     report_of,
@@ -94,16 +94,10 @@ PROGRAMS = Check[Job, ProgramReport](
     run=report_replicas,
     label=lambda job: f"{job[1]}",
     heads={"program": lambda job: f"{job[1]}"},
-    columns={
-        "arguments\nGB": lambda found: f"{found.argument_bytes / 1e9:.1f}",
-        "by the plan\nGB": lambda found: f"{found.planned['arguments'] / 1e9:.1f}",
-        "temporaries\nMiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "launches a\nMoE layer": lambda found: (
-            "" if found.per_layer is None else f"{found.per_layer:g}"
-        ),
-        "collectives": lambda found: f"{found.collectives.total()}",
-        "s": lambda found: f"{found.seconds:.0f}",
-    },
+    columns=columns(
+        *("arguments\nGiB", "of\nplan", "tempora-\nries MiB"),
+        *("launches\na layer", "collec-\ntives", "\ns"),
+    ),
 )
 
 if __name__ == "__main__":

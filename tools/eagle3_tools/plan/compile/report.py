@@ -79,6 +79,28 @@ class ProgramReport:
     peak_bytes: int = 0
 
 
+COLUMNS: Mapping[str, Callable[[ProgramReport], str]] = {
+    "arguments\nGiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
+    "of\nplan": lambda found: f"{found.argument_bytes / found.planned['arguments']:.2%}",
+    "in\nplace": lambda found: (
+        f"{found.alias_bytes / found.donated_bytes:.0%}" if found.donated_bytes else ""
+    ),
+    "tempora-\nries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
+    "of\nthe plan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
+    "launches\na layer": lambda found: "" if found.per_layer is None else f"{found.per_layer:g}",
+    "launches\nin all": lambda found: f"{found.launches}",
+    "collec-\ntives": lambda found: f"{found.collectives.total()}",
+    "\ns": lambda found: f"{found.seconds:.0f}",
+    "CPU\ns": lambda found: f"{found.cpu_seconds:.0f}",
+    "host\nGiB": lambda found: f"{found.peak_bytes / GIB:.1f}",
+}
+"""Heading -> cell of a report."""
+
+
+def columns(*names: str) -> dict[str, Callable[[ProgramReport], str]]:
+    return {name: COLUMNS[name] for name in names}
+
+
 def pair_options(folder: Path, target: str, draft: str, *flags: str) -> PlanOptions:
     """Return options of eagle3-plan for a published pair: pages of 64 tokens, no images."""
     models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
@@ -207,14 +229,12 @@ def _directory(text: str) -> Path:
 
 
 def seconds(text: str) -> float:
-    """Parse a time above 0."""
     if not (number := float(text)) > 0:
         raise ArgumentTypeError(f"must be above 0; got {text}")
     return number
 
 
 def whole(text: str) -> int:
-    """Parse a whole number of at least 1."""
     if (number := int(text)) < 1:
         raise ArgumentTypeError(f"must be at least 1; got {text}")
     return number

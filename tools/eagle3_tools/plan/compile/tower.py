@@ -33,9 +33,9 @@ from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.kernel_cases.case import AMD, ARCHS
 from eagle3_tools.plan.compile.compiled_round import nbytes
 from eagle3_tools.plan.compile.report import (
-    MIB,
     MOST_BESIDE_PLAN,
     ProgramReport,
+    columns,
     refusals,
     report_of,
     shared_problems,
@@ -148,7 +148,6 @@ def tower_problems(
     planned: int,
     per_block: float,
 ) -> Iterator[str]:
-    """Yield every violation."""
     yield from shared_problems(program, temporaries=sys.maxsize)
     tokens = job.patches // config.token_patches
     yield from copy_problems(program, weights, {job.patches, tokens, config.num_attention_heads})
@@ -169,12 +168,8 @@ TOWERS = Check[Job, ProgramReport](
     heads={"GPU": lambda job: job.arch, "patches": lambda job: f"{job.patches:,}"},
     columns={
         "weights, B": lambda found: f"{found.figures['weights']:,}",
-        "temporaries\nMiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "of\nplan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
-        "launches\na block": lambda found: f"{found.per_layer:g}",
-        "in all": lambda found: f"{found.launches}",
-        "s": lambda found: f"{found.seconds:.0f}",
-    },
+    }
+    | columns("tempora-\nries MiB", "of\nthe plan", "launches\na layer", "launches\nin all", "\ns"),
 )
 
 if __name__ == "__main__":

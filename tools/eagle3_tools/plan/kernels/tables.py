@@ -80,7 +80,6 @@ def widths_of(facts: KernelFacts) -> str:
 
 
 def all_rounds(folder: Path = FOLDER) -> list[RoundTime]:
-    """Return the rounds of every GPU with a record in this folder."""
     return [
         round_time(RoundOf(scheme, batch, devices), name, recorded(gpu.arch, folder))
         for name, gpu in GPUS.items()

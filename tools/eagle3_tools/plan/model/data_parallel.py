@@ -55,7 +55,6 @@ class DataParallel(DividedContext):
         return data_parallel_work(self.shapes.target, rows)
 
     def own(self, rows: StepRows) -> StepRows:
-        """Return the rows of the busiest device."""
         return own_rows(rows, self.devices)
 
 

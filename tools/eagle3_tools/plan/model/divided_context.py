@@ -66,7 +66,6 @@ class DividedContext:
     shapes: Shapes
 
     def tokens(self, kv_cache_dtype: str) -> int:
-        """Return the KV tokens that fit."""
         return self.memory.tokens(kv_cache_dtype)
 
     def sequences(self, load: DecodeLoad) -> int:
@@ -74,11 +73,9 @@ class DividedContext:
         return self.memory.sequences(load.length, load.kv_cache_dtype)
 
     def target_work(self, rows: StepRows) -> Iterator[Work]:
-        """Yield the target's work of a step."""
         return target_work(self.shapes.target, rows)
 
     def own(self, rows: StepRows) -> StepRows:
-        """Return the rows that a device drafts."""
         return rows
 
     def round(self, load: DecodeLoad, concurrency: int, bound: Bound = BOUND) -> DividedRound:

@@ -49,7 +49,6 @@ class TargetShape:
 
 
 def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
-    """Derive the shape from an abstract target."""
     device, config = Device(target_parts(parallel)), target.config
     attention = target.layers[0].self_attn
     return TargetShape(
@@ -102,7 +101,6 @@ def launches_work(shape: TargetShape, own: StepRows, rows: StepRows) -> Iterator
 
 
 def product_work(part: str, product: Product, rows: int, times: int) -> Kernel:
-    """Return one product with `rows` rows."""
     nbytes = product.nbytes + ACTIVATION_BYTES * rows * product.width
     flop = 2 * rows * product.elements
     return Kernel(part, "gemm", nbytes, flop, product.activations, times)

@@ -57,7 +57,6 @@ class TrainingPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
         return self.options.rows * self.options.pair.max_model_len
 
     @cached_property
@@ -121,7 +120,6 @@ class TrainingPlan:
         return self.most <= share
 
     def seconds(self, bound: Bound) -> dict[str, float]:
-        """Return the seconds of a step for target and draft."""
         gpu = GPUS[self.options.pair.gpu]
         return {
             "target": seconds(self._target_work(), gpu, bound),
@@ -129,7 +127,6 @@ class TrainingPlan:
         }
 
     def tokens_per_second(self, bound: Bound) -> float:
-        """Return tokens a second of one replica."""
         return self.tokens / sum(self.seconds(bound).values())
 
     def hours(self, gpus: int, bound: Bound) -> float:
