@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from convert.command_line.options import COUNT, COUNT_OR_0, SHARE, add_options, number, option
 from convert.command_line.parser import OneLineParser, add_about_flags
@@ -231,7 +232,9 @@ def read_options(flags: argparse.Namespace) -> PlanOptions:
         "concurrency": concurrency,
         "accept_lengths": _accept_lengths(flags),
     }
-    given = {row.name: getattr(flags, row.name, None) for row in fields(PlanOptions)}
+    given: dict[str, Any] = {
+        row.name: getattr(flags, row.name, None) for row in fields(PlanOptions)
+    }
     return PlanOptions(**given | read)
 
 

@@ -7,10 +7,14 @@ from rich.table import Table
 
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
 from eagle3_tools.checks.check import print_lines
-from eagle3_tools.plan.context_tables import context_notes, context_tables
+from eagle3_tools.plan.context_tables import (
+    context_notes,
+    context_tables,
+    data_parallel_notes,
+    data_parallel_tables,
+)
 from eagle3_tools.plan.data.gpus import GIB, GPUS, SOURCES
 from eagle3_tools.plan.data.tuned import Tuned
-from eagle3_tools.plan.data_parallel_tables import data_parallel_notes, data_parallel_tables
 from eagle3_tools.plan.model.host_memory import HostMemory
 from eagle3_tools.plan.model.kernels import BOUNDS, Bound
 from eagle3_tools.plan.model.limits import Limit

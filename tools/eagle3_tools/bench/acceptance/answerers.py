@@ -148,8 +148,8 @@ def _judge(
             yield is_right(answer.text, task.expected)
         elif task.conversation and tokenizer and answer.token_ids is not None:
             # The corpus writes special tokens, but no final EOS.
-            *rest, last = answer.token_ids or [None]
-            kept = rest if last in tokenizer.eos_token_ids else answer.token_ids
+            ids = answer.token_ids
+            kept = ids[:-1] if ids and ids[-1] in tokenizer.eos_token_ids else ids
             text = tokenizer.decode(kept, skip_special=False)
             yield correct(task.category, task.conversation, text)
 

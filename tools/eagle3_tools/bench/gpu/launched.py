@@ -40,8 +40,8 @@ class Launched:
         return functions + [name for name in self.kernels if name not in modules]
 
 
-def profile_of(work: Callable[[], Any]) -> jax.profiler.ProfileData:
-    """Profile `work()`, which must wait for the device. It runs slower than without profiler."""
+def profile_of(work: Callable[[], Any]) -> Any:
+    """Return the `ProfileData` of `work()`, which must wait for the device. Profiling slows it."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with TemporaryDirectory() as folder:

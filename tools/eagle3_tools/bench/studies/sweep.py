@@ -190,11 +190,11 @@ def read_plan(flags: argparse.Namespace) -> SweepPlan:
     if flags.sharegpt and flags.sampling != "sglang":
         raise ValueError("--sharegpt belongs to --sampling sglang")
     ratio = USUAL_RATIO[flags.sampling] if flags.range_ratio is None else flags.range_ratio
-    lengths = flags.lengths or [LENGTHS if flags.model or flags.url else DEMO_LENGTHS]
+    usual = LENGTHS if flags.model or flags.url else DEMO_LENGTHS
     load = flags.sampling, ratio, flags.chat_template, flags.sharegpt
     own_device = "not said" if flags.url else conditions().cpu
     plan = SweepPlan(
-        [Workload(*each, *load) for each in lengths],
+        [Workload(isl, osl, *load) for isl, osl in flags.lengths or [usual]],
         flags.concurrency,
         flags.seeds,
         flags.prompts_per_client,
