@@ -77,7 +77,7 @@ class GpuFlags:
 
 @dataclass(frozen=True)
 class DeviceFlags:
-    """What a device holds."""
+    """Contents of a device."""
 
     draft_tensor_parallel_size: int | None = option(
         "--draft-tensor-parallel-size N", "1 or all GPUs; default: all", COUNT
@@ -107,7 +107,7 @@ class DeviceFlags:
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """What is served."""
+    """Requests that are served."""
 
     isl: int = option("--isl N", "tokens of a prompt", COUNT, default=1024)
     osl: int = option("--osl N", "tokens of an answer", COUNT, default=1024)

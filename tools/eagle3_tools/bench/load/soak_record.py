@@ -26,7 +26,7 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What an idle server holds. `pages` is a fraction; `processes` are those that it started."""
+    """Contents of an idle server. `pages` is a fraction; `processes` are those that it started."""
 
     memory_mib: float
     open_files: int
