@@ -10,14 +10,16 @@ from convert import load_tokenizer
 from eagle3_jax import SamplingParams
 from eagle3_jax.engine import EngineStats, Request, RequestOutput, Round
 from eagle3_jax.engine.programs.executor import Progress
-from eagle3_tools.bench.common.accept_length import (
+from eagle3_tools.bench.acceptance.answerers import (
     OVERALL,
-    AcceptCounts,
-    distinct_bigrams,
-    measure_accept,
+    EngineAnswerer,
+    PromptMaker,
+    measure_tasks,
 )
-from eagle3_tools.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.acceptance.tasks import held_out_tasks
+from eagle3_tools.bench.common.accept_length import AcceptCounts, distinct_bigrams
 from eagle3_tools.make_demo.corpus import CATEGORIES, held_out_prompts
+from serve.images.reader import NoImages
 
 IDLE = EngineStats(
     num_running=0,
@@ -98,16 +100,16 @@ class Answering:
 
 def test_categories_are_counted_apart_and_together_and_answers_are_checked() -> None:
     tokenizer = load_tokenizer(ORACLES / "tokenizer")
-    asked = [(category, held_out_prompts(category, 1)[0]) for category in CATEGORIES]
-    prompts = [HeldOutPrompt(category, c, [1]) for category, c in asked]
+    assert any(task.tools for task in held_out_tasks(20))
+    asked = [held_out_prompts(category, 1)[0] for category in CATEGORIES]
     stop = tokenizer.eos_token_ids[0]
-    answers = [[*tokenizer.encode(c.answer["content"]), stop] for _, c in asked]
+    answers = [[*tokenizer.encode(c.answer["content"]), stop] for c in asked]
     answers[1] = answers[0]
     accepted = [2, 0, 1, 1, 2]
     sampling = SamplingParams(temperature=0, max_tokens=200, seed=0)
-    engine = Answering(answers, accepted)
-    (*rows, overall), given = measure_accept(engine, tokenizer, prompts, sampling)
-    assert given == answers
+    make_prompt = PromptMaker(tokenizer, NoImages())
+    answerer = EngineAnswerer(Answering(answers, accepted), make_prompt, sampling, 1024)
+    *rows, overall = measure_tasks(answerer, held_out_tasks(1), tokenizer)
     assert [row.category for row in rows] == list(CATEGORIES)
     assert [row.accept_length for row in rows] == [1 + a for a in accepted]
     assert [row.right for row in rows] == [1, 0, 1, 1, 1]

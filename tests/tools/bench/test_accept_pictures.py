@@ -12,7 +12,6 @@ from eagle3_jax import SamplingParams
 from eagle3_tools.bench.acceptance.answerers import ServerAnswerer, measure_tasks
 from eagle3_tools.bench.acceptance.picture_terms import count_pictures
 from eagle3_tools.bench.acceptance.tasks import is_right, read_tasks
-from eagle3_tools.bench.cli import main
 from eagle3_tools.bench.load.http_client import Address
 from eagle3_tools.make_demo.pictures.questions import FILE, write_questions
 
@@ -109,9 +108,3 @@ def test_a_server_is_shown_the_pictures_and_judged(
         shown = [len(request.images) for request in server.engine.asked]
     assert shown == [1, 1, 1, 1]
     assert [row.right for row in found] == [0, 1, 0, 0, 0.25]
-
-
-def test_flags_of_pictures_belong_to_data(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as status:
-        main(["accept", "--num-speculative-tokens", "3", "--drop-options"])
-    assert status.value.code == 2 and "belong to --data" in capsys.readouterr().err

@@ -10,14 +10,17 @@ from fake_engine import FakeEngine
 from fake_server import Served
 
 from eagle3_jax import SamplingParams
-from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
-from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
-from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
+from eagle3_tools.bench.acceptance.answerers import (
+    OVERALL,
+    EngineAnswerer,
+    PromptMaker,
+    ServerAnswerer,
+    measure_tasks,
+)
+from eagle3_tools.bench.acceptance.tasks import Task, read_tasks
 from eagle3_tools.bench.cli import main
-from eagle3_tools.bench.common.accept_length import OVERALL, AcceptRow
-from eagle3_tools.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.common.accept_length import AcceptRow
 from eagle3_tools.bench.load.http_client import Address
-from eagle3_tools.make_demo.corpus import held_out_prompts
 from serve.images.reader import NoImages
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=8, seed=0)
@@ -150,28 +153,6 @@ def test_an_engine_here_answers_the_same_tasks() -> None:
         measure_tasks(side, [Task("a", (said("long" * 16),))])
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--url", "x", "--demo"], "--url is a running server"),
-        (["--max-tokens", "9"], "--max-tokens belongs to --data or --url"),
-        (
-            ["--url", "http://127.0.0.1:9", "--data", "absent"],
-            "absent has no .jsonl or .parquet",
-        ),
-    ],
-)
-def test_flags_that_do_not_belong_together_are_refused(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = main(["accept", *argv])
-    except SystemExit as stopped:
-        status = stopped.code
-    assert status == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_running_server_is_measured_by_one_command(
     fake: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,11 +164,3 @@ def test_a_running_server_is_measured_by_one_command(
     assert "facts" in shown and "2.00" in shown
     read = json.loads(record.read_text())
     assert read["rows"][0]["right"] is None and read["rows"][0]["tokens"] == 16
-
-
-def test_the_held_out_prompts_are_tasks_too() -> None:
-    conversations = held_out_prompts("structured", 20)
-    tasks = held_out_tasks([HeldOutPrompt("structured", c, [1]) for c in conversations])
-    assert [list(task.messages) for task in tasks] == [list(c.prompt) for c in conversations]
-    assert [list(task.tools) for task in tasks] == [list(c.tools) for c in conversations]
-    assert any(task.tools for task in tasks)

@@ -26,7 +26,7 @@ from eagle3_jax.speculative.round import speculative_round
 from eagle3_jax.speculative.round_state import gather
 from eagle3_jax.speculative.state import DecodeState
 from eagle3_tools.bench.common.drive import drive
-from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.common.engine_programs import EnginePrograms
 from serve.pair.loading import LoadedPair, build_engine
 
 K, LENGTH, TOKENS = 3, 128, 100
@@ -61,10 +61,8 @@ class RecordedRounds:
         """Every draft that was looked at while these prompts, at most eight, were answered."""
         programs, slots = self._programs, np.full(BATCH, BATCH, np.int32)
         table = np.zeros((BATCH, programs.config.pages_per_seq), np.int32)
-        for slot, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
-            sequence = place(slot, prompt, params, programs.config, self._eos)
-            slots[slot], table[slot] = slot, sequence.pages
-            programs.prefill_sequence(sequence)
+        count = len(prompts)
+        slots[:count], table[:count] = programs.fill_slots(prompts, sampling, self._eos)
         weights = programs.target_leaves, programs.draft_leaves
         while True:
             programs.state, report, p, q = self._round(*weights, programs.state, slots, table)

@@ -43,16 +43,6 @@ def test_a_large_batch_reads_every_expert_once(target: KimiTarget) -> None:
     assert floor.weight_bytes == 4 * (by_hand(32) + 64 * 512)
 
 
-def test_shared_choices_read_fewer_experts(target: KimiTarget) -> None:
-    floors = [byte_floor(target, batch=8, context=10, distinct_experts=n) for n in (32, 20.5)]
-    assert floors[0].total - floors[1].total == round(4 * 7 * (32 - 20.5) * EXPERT)
-
-
-def test_seconds_are_bytes_over_bandwidth(target: KimiTarget) -> None:
-    floor = byte_floor(target, batch=1, context=0, distinct_experts=4)
-    assert floor.seconds(floor.total / 2) == 2
-
-
 def test_the_random_model_has_108_million_parameters(target: KimiTarget) -> None:
     total = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(target)))
     assert total == by_hand(32) + 8192 * 512

@@ -34,7 +34,7 @@ def test_both_sides_agree_and_the_record_says_how_it_was_made(
     target = random_target(TARGET)
     result = compare_plain(
         target,
-        {"default": TransformersPeer(target)},
+        {"default": TransformersPeer(target).generate},
         ReadBandwidth(256),
         batch=2,
         repetitions=2,

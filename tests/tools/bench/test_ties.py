@@ -25,29 +25,26 @@ def sampled(**options: float) -> SamplingParams:
     return SamplingParams(temperature=1.0, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_equal_answers_have_no_difference() -> None:
-    assert first_difference([1, 2], [1, 2]) is None
-
-
 def test_the_first_difference_may_be_an_end() -> None:
+    assert first_difference([1, 2], [1, 2]) is None
     assert first_difference([1, 2, 3], [1, 5, 3]) == 1
     assert first_difference([1, 2], [1, 2, 3]) == 2
 
 
-def test_scores_within_a_ten_thousandth_are_a_tie_and_farther_are_not() -> None:
-    scores = shares(0.5, 0.3, 0.2)
-    assert tie_cause(scores, (0, 1), 9e-5, FAR, sampled()) == "score"
-    assert tie_cause(scores, (0, 1), 2e-4, FAR, sampled()) is None
-
-
-def test_an_early_end_is_never_a_tie() -> None:
-    assert tie_cause(shares(0.5, 0.5), (0, None), 0.0, 0.0, sampled()) is None
-
-
-def test_a_router_tie_is_the_last_resort() -> None:
-    scores = shares(0.5, 0.3, 0.2)
-    assert tie_cause(scores, (0, 1), 1.0, 9e-6, sampled()) == "router"
-    assert tie_cause(scores, (0, 1), 1.0, 2e-5, sampled()) is None
+@pytest.mark.parametrize(
+    ("tokens", "margin", "router", "cause"),
+    [
+        ((0, 1), 9e-5, FAR, "score"),
+        ((0, 1), 2e-4, FAR, None),
+        ((0, 1), 1.0, 9e-6, "router"),
+        ((0, 1), 1.0, 2e-5, None),
+        ((0, None), 0.0, 0.0, None),
+    ],
+)
+def test_scores_and_routers_may_tie_but_not_an_end(
+    tokens: tuple[int, int | None], margin: float, router: float, cause: str | None
+) -> None:
+    assert tie_cause(shares(0.5, 0.3, 0.2), tokens, margin, router, sampled()) == cause
 
 
 CUTS = [

@@ -33,7 +33,6 @@ from eagle3_tools.kernel_bench.measure import (
 from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.peers.by_torch import torch_peers
 from eagle3_tools.kernel_bench.timing import (
-    CACHE_BYTES,
     DRY,
     Chain,
     Effort,
@@ -41,7 +40,6 @@ from eagle3_tools.kernel_bench.timing import (
     Spread,
     Timed,
     chained,
-    copies_for,
     nbytes_of,
     sampled,
 )
@@ -172,17 +170,6 @@ def test_grouped_products_of_torch_are_what_ours_are_once_rows_are_sorted_and_su
     ours = np.asarray(grouped_mlp(x, gate, up, down, ids, arguments[3]), np.float32)
     found = theirs(arguments)().float().numpy()
     assert np.abs(ours - found).max() / np.abs(ours).max() < 2e-2
-
-
-def test_the_floor_is_the_bytes_or_the_arithmetic():
-    assert CEILINGS.floor_us(3_000_000, 1_000_000, fp8=False) == pytest.approx(3)
-    assert CEILINGS.floor_us(1_000_000, 8_000_000, fp8=False) == pytest.approx(8)
-    assert CEILINGS.floor_us(1_000_000, 8_000_000, fp8=True) == pytest.approx(4)
-
-
-@pytest.mark.parametrize(("nbytes", "copies"), [(1, 32), (CACHE_BYTES // 8, 8), (CACHE_BYTES, 1)])
-def test_copies_of_the_arguments_are_more_than_a_cache_holds(nbytes: int, copies: int):
-    assert copies_for(nbytes) == copies
 
 
 def test_short_runs_are_chained_until_the_dispatch_of_their_program_does_not_count():

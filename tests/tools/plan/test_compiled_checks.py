@@ -28,7 +28,11 @@ from eagle3_tools.plan.compile.full_size import (
     launch_problems,
 )
 from eagle3_tools.plan.compile.full_size_pairs import full_size_options, print_rounds
-from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES, RoundReport, launches_of_layers
+from eagle3_tools.plan.compile.layer_launches import (
+    MOST_LAUNCHES,
+    launches_of_layers,
+    round_failures,
+)
 from eagle3_tools.plan.compile.report import ProgramReport, refusals
 from eagle3_tools.plan.compile.training_step import DRAFTS, training_problems
 from eagle3_tools.plan.model.parallel import Parallelism
@@ -260,18 +264,16 @@ def test_the_table_of_rounds_has_a_line_for_each_and_says_what_failed() -> None:
 
 
 MOST = MOST_LAUNCHES["mxfp4", 16]
-LAYERS = RoundReport(RoundShape("gfx950", "mxfp4", 3), (), MOST, 481, 0, 0, (), (), 1.0)
 
 
 def test_more_launches_spills_and_copies_than_before_fail() -> None:
-    assert LAYERS.failures == []
-    worse = replace(LAYERS, per_layer=MOST + 1, problems=("k: 2 VGPR spills",), copies=("a copy",))
+    spills, copies, shape = ["k: 2 VGPR spills"], ["a copy"], RoundShape("gfx950", "mxfp4", 3)
     more = f"{MOST + 1} launches a MoE layer, were {MOST}"
-    assert worse.failures == ["k: 2 VGPR spills", "a copy", more]
-    other = replace(worse, shape=RoundShape("gfx942", "mxfp4", 3), per_layer=MOST)
-    assert other.failures == ["k: 2 VGPR spills"], "copies are counted on one GPU"
-    large = replace(LAYERS, shape=RoundShape("gfx942", "mxfp4", 3, batch=64))
-    assert replace(large, per_layer=MOST_LAUNCHES["mxfp4", 64]).failures == []
+    assert list(round_failures(shape, MOST, [], [])) == []
+    assert list(round_failures(shape, MOST + 1, spills, copies)) == [*spills, *copies, more]
+    other = RoundShape("gfx942", "mxfp4", 3, batch=64)
+    found = list(round_failures(other, MOST_LAUNCHES["mxfp4", 64], spills, copies))
+    assert found == spills, "copies are counted on one GPU"
     assert launch_problems(16) == launch_problems(17, context_parts=8) == []
     assert launch_problems(16.5) == ["16.5 launches a MoE layer, 16 at most"]
     assert launch_problems(17.5, 8) == ["17.5 launches a MoE layer, 17 at most"]

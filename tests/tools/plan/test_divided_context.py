@@ -15,8 +15,8 @@ from published_pairs import draft, published, target
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.mesh import DEVICES, shard
+from eagle3_tools.plan.context_tables import PAYS
 from eagle3_tools.plan.data.gpus import GPUS, MI355X
-from eagle3_tools.plan.data_parallel_tables import PAYS
 from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.plan.model.attention_work import AttentionCore, StepRows
 from eagle3_tools.plan.model.data_parallel import DataParallel, data_parallel, data_parallel_work

@@ -7,13 +7,6 @@ import pytest
 from eagle3_tools.kernel_model.record import FOLDER, recorded
 from eagle3_tools.plan.cli import main
 from eagle3_tools.plan.compile.layer_launches import MOST_LAUNCHES
-from eagle3_tools.plan.data.fixed_costs import (
-    HOST_LAUNCH_S,
-    RCCL_S,
-    SHOTS_BYTES,
-    launch_seconds,
-    sum_start_seconds,
-)
 from eagle3_tools.plan.data.gpus import GPUS, MI355X
 from eagle3_tools.plan.data.modelled import modelled
 from eagle3_tools.plan.kernels.round_launches import MOE_LAYERS, RoundOf, Scheme
@@ -44,20 +37,6 @@ def test_a_round_is_no_faster_than_its_bytes_and_its_parts_are_the_whole(gpu: st
     assert few.kernels.floor < found.kernels.floor < 2 * few.kernels.floor
     replayed, launched = (found.seconds(command_buffers=each) for each in (True, False))
     assert found.kernels.seconds + found.sums < replayed <= launched
-
-
-def test_a_launch_takes_what_the_host_needs_where_nothing_replays_it() -> None:
-    for kernel_s, replayed_s, launched_s in ((1e-6, 2e-6, HOST_LAUNCH_S), (1e-4, 1.01e-4, 1.01e-4)):
-        assert launch_seconds(kernel_s, 1e-6, command_buffers=True) == pytest.approx(replayed_s)
-        assert launch_seconds(kernel_s, 1e-6, command_buffers=False) == pytest.approx(launched_s)
-
-
-def test_xla_s_own_kernels_take_small_sums_over_two_four_or_eight_devices() -> None:
-    for devices in range(2, 17):
-        own = devices in (2, 4, 8)
-        start = sum_start_seconds(SHOTS_BYTES, devices, MI355X)
-        assert start == (MI355X.all_reduce.seconds if own else RCCL_S)
-        assert sum_start_seconds(SHOTS_BYTES + 1, devices, MI355X) == RCCL_S
 
 
 def test_our_own_kernels_are_planned_with_the_model_s_constants_alone() -> None:

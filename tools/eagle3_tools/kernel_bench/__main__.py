@@ -16,7 +16,7 @@ from pkgutil import walk_packages
 import jax
 
 from eagle3_tools import kernel_bench
-from eagle3_tools.checks.check import console_of
+from eagle3_tools.checks.check import console_of, print_lines
 from eagle3_tools.checks.record import Record
 from eagle3_tools.kernel_bench.carry import carry
 from eagle3_tools.kernel_bench.cases import in_turn, named, rehearsed
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         modules = [one.name for one in walk_packages(kernel_bench.__path__, f"{name}.")]
         packages = ["pallas_kernels", "eagle3_tools"]
         carried = carry(Path(flags.carry), name, packages, modules)
-        console.print("\n".join(carried.lines()), markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, carried)
         return 0
     # The workers use the GPU; a context in this process would only take memory from them.
     jax.config.update("jax_platforms", "cpu")

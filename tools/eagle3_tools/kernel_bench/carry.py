@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,33 +43,14 @@ print(json.dumps(sorted(seen[1] - seen[0])))
 """
 
 
-@dataclass(frozen=True)
-class Carried:
-    """A written bundle. nbytes: of the folder. compiled: wheels for one Python and processor."""
-
-    folder: Path
-    nbytes: int
-    wheels: list[str]
-    compiled: list[str]
-
-    def lines(self) -> list[str]:
-        """Return a description for the user."""
-        return [
-            f"{self.folder}: {self.nbytes / 2**20:.1f} MiB, {len(self.wheels)} wheels",
-            f"for any Python: {', '.join(n for n in self.wheels if n not in self.compiled)}",
-            f"for Python {PYTHON} on x86-64 only: {', '.join(self.compiled) or 'none'}",
-            f"there: sh {self.folder.name}/run.sh, with the command's flags",
-        ]
-
-
 def carry(
     folder: Path,
     command: str,
     packages: Sequence[str],
     modules: Sequence[str],
     there: Sequence[str] = THERE,
-) -> Carried:
-    """Write source/ (packages), wheels/ (imports of the modules) and run.sh.
+) -> list[str]:
+    """Write source/ (packages), wheels/ (imports of the modules) and run.sh; describe them.
 
     run.sh runs `python3 -m command`. there: distributions that the machine has, with their
     requirements. Raises FileExistsError for a folder that is not empty, and RuntimeError if pip
@@ -91,7 +71,12 @@ def carry(
         raise RuntimeError(f"{folder} has {nbytes >> 20} MiB, at most {LARGEST >> 20} are carried")
     wheels = sorted(path.name for path in (folder / "wheels").iterdir())
     compiled = [name for name in wheels if not name.endswith("-none-any.whl")]
-    return Carried(folder, nbytes, wheels, compiled)
+    return [
+        f"{folder}: {nbytes / 2**20:.1f} MiB, {len(wheels)} wheels",
+        f"for any Python: {', '.join(name for name in wheels if name not in compiled)}",
+        f"for Python {PYTHON} on x86-64 only: {', '.join(compiled) or 'none'}",
+        f"there: sh {folder.name}/run.sh, with the command's flags",
+    ]
 
 
 def _copy_source(package: str, folder: Path) -> None:

@@ -24,6 +24,13 @@ class Ceilings:
     bf16: float
     fp8: float | None = None
 
+    def __str__(self) -> str:
+        fp8 = "not measured" if self.fp8 is None else f"{self.fp8 / 1e12:.0f} TFLOP/s"
+        return (
+            f"ceilings: reads {self.read / 1e12:.2f} TB/s, copies {self.copy / 1e12:.2f} TB/s, "
+            f"bf16 {self.bf16 / 1e12:.0f} TFLOP/s, fp8 {fp8}"
+        )
+
     def floor_us(self, bytes_moved: int, flops: int, *, fp8: bool) -> float:
         """Return the least microseconds for the bytes or the arithmetic, whichever takes longer."""
         peak = self.fp8 or 2 * self.bf16 if fp8 else self.bf16

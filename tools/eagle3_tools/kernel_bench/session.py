@@ -1,12 +1,12 @@
 """One run over the cases: each in a worker process, printed and recorded when it ends."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 
+from eagle3_tools.checks.check import print_lines
 from eagle3_tools.checks.pool import Failure, run_each
 from eagle3_tools.checks.record import Record, read_record
 from eagle3_tools.kernel_bench.ahead import THREADS
@@ -19,47 +19,33 @@ from eagle3_tools.kernel_bench.worker import NO_GPU, Job, Opening, work
 from eagle3_tools.kernel_cases.case import Case
 
 
-def print_ceilings(console: Console, ceilings: Ceilings) -> None:
-    fp8 = "not measured" if ceilings.fp8 is None else f"{ceilings.fp8 / 1e12:.0f} TFLOP/s"
-    _line(
-        console,
-        f"ceilings: reads {ceilings.read / 1e12:.2f} TB/s, copies {ceilings.copy / 1e12:.2f} TB/s, "
-        f"bf16 {ceilings.bf16 / 1e12:.0f} TFLOP/s, fp8 {fp8}",
-    )
-
-
-def print_measured(console: Console, result: Measured) -> None:
-    """Print time, fraction of the floor and every peer of a case."""
+def described(result: Measured) -> Iterator[str]:
+    """Yield time, fraction of the floor and every peer of a case."""
     if result.timed is None:
-        _line(console, f"{result.case}: {result.refused}")
+        yield f"{result.case}: {result.refused}"
         return
     us, launch = result.timed.us, result.timed.with_launch_us
     verdict = "right" if result.right else "WRONG"
-    _line(
-        console,
+    yield (
         f"{result.case}: {_us(us)}, with launch {launch.median:.1f}; share of floor "
-        f"{result.share:.2f}; {verdict} ({result.error:.1e})",
+        f"{result.share:.2f}; {verdict} ({result.error:.1e})"
     )
     for name, peer in result.peers.items():
         if isinstance(peer, str):
-            _line(console, f"    {name}: none, {peer}")
+            yield f"    {name}: none, {peer}"
         else:
-            _line(console, f"    {name}: {_us(peer)}; vs peer {peer.median / us.median:.2f}x")
+            yield f"    {name}: {_us(peer)}; vs peer {peer.median / us.median:.2f}x"
 
 
-def print_bars(console: Console, found: Sequence[Bar], *, dry_run: bool) -> None:
-    """Print each goal with its worst case."""
+def judged(found: Sequence[Bar], *, dry_run: bool) -> Iterator[str]:
+    """Yield each goal with its worst case."""
     for bar in found:
         word = "no meaning in a dry run" if dry_run else "met" if bar.met else "NOT MET"
-        _line(console, f"{word}: {bar.text} (>= {bar.least:.2f}): {bar.value:.2f} at {bar.case}")
+        yield f"{word}: {bar.text} (>= {bar.least:.2f}): {bar.value:.2f} at {bar.case}"
 
 
 def _us(spread: Spread) -> str:
     return f"{spread.median:.1f} us ({spread.low:.1f}-{spread.high:.1f})"
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 DRY_RUN = "a dry run on a CPU at small sizes: no time, share or ratio here means anything"
@@ -120,9 +106,7 @@ class Session:
         for i, name in enumerate(names, 1):
             ends = crash is not None and crash in name
             ahead = tuple(names[i : i + THREADS])
-            jobs.append(
-                Job(name, ahead, self._dry_run, until, self._with_peers, slow=FLEX, crash=ends)
-            )
+            jobs.append(Job(name, ahead, self._dry_run, until, self._with_peers, crash=ends))
         attention = [name for name, case in self._cases.items() if case.operation == "mla_decode"]
         if not self._with_peers or any(FLEX in result.peers for result in self._results):
             return jobs
@@ -138,7 +122,7 @@ class Session:
         self._record.add("ceilings", **asdict(result.ceilings))
         if self._dry_run:
             self._console.print(DRY_RUN)
-        print_ceilings(self._console, result.ceilings)
+        print_lines(self._console, [f"{result.ceilings}"])
 
     def _end_case(self, job: Job, result: Measured | Failure) -> None:
         case = self._cases[job.case]
@@ -148,15 +132,14 @@ class Session:
         measured = with_floor(result, case, self._ceilings)
         self._results.append(measured)
         self._record.add("case", **asdict(measured))
-        print_measured(self._console, measured)
+        print_lines(self._console, described(measured))
 
     def _close(self) -> int:
         late = [result for result in self._results if result.refused.startswith("not begun")]
         if late:
             self._console.print(f"{len(late)} of {len(self._results)} cases were not begun in time")
         met = bars(self._results)
-        print_bars(self._console, met, dry_run=self._dry_run)
-        judged: list[dict[str, Any]] = [{**asdict(bar), "met": bar.met} for bar in met]
-        self._record.add("bars", bars=judged)
+        print_lines(self._console, judged(met, dry_run=self._dry_run))
+        self._record.add("bars", bars=[{**asdict(bar), "met": bar.met} for bar in met])
         failed = [r for r in self._results if not r.right and r not in late]
         return 1 if failed else 0

@@ -73,7 +73,6 @@ def copies_for(nbytes: int) -> int:
 
 
 def nbytes_of(arguments: Any) -> int:
-    """Return the bytes of arrays or of shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
 
 
@@ -111,10 +110,11 @@ def compile_chain(
 ) -> Programs:
     """Compile for such arguments (arrays or shapes). turn: context entered for each program."""
     once = jax.jit(lambda *each: run(*each))
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
     found = []
     for function, arguments in (
         (once, shapes),
-        (chained(once, chain.runs), (_sets(shapes, chain),)),
+        (chained(once, chain.runs), ([one] * chain.copies,)),
     ):
         with turn():
             lowered = jax.jit(function).lower(*arguments)
@@ -135,10 +135,6 @@ def chained(once: Callable[..., Any], runs: int) -> Callable[..., list[Any]]:
         return results[1:]
 
     return together
-
-
-def _sets(shapes: tuple[Any, ...], chain: Chain) -> list[tuple[Any, ...]]:
-    return [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)] * chain.copies
 
 
 def time_jax(

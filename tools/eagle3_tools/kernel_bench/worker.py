@@ -20,6 +20,7 @@ from eagle3_tools.kernel_bench.ahead import Ahead
 from eagle3_tools.kernel_bench.cases import rehearsed
 from eagle3_tools.kernel_bench.ceilings import Ceilings, measure_ceilings
 from eagle3_tools.kernel_bench.measure import Compiled, Measured, compile_case, measure, one_line
+from eagle3_tools.kernel_bench.peers import FLEX
 from eagle3_tools.kernel_bench.timing import DRY, Effort
 from eagle3_tools.kernel_cases import all_cases
 from eagle3_tools.kernel_cases.case import Case
@@ -38,7 +39,7 @@ class Job:
     """A job: one case, or "" for the ceilings before all cases.
 
     ahead: cases to compile in the meantime. until: `time.time()` after which the job is not
-    started. with_peers: measure peers too. peer: the only peer to measure; "" for all but `slow`.
+    started. with_peers: measure peers too. peer: the only peer to measure; "" for all but FLEX.
     crash: end the process where the kernel would run, for rehearsals.
     """
 
@@ -48,12 +49,11 @@ class Job:
     until: float = float("inf")
     with_peers: bool = True
     peer: str = ""
-    slow: str = ""
     crash: bool = False
 
     def wants(self, peer: str) -> bool:
         """Return whether this peer is to be measured."""
-        return self.with_peers and (peer == self.peer if self.peer else peer != self.slow)
+        return self.with_peers and (peer == self.peer if self.peer else peer != FLEX)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def work(job: Job) -> Any:
     for name in filter(None, (job.case, *job.ahead)):
         programs.begin(name)
     if not job.case:
+        sizes = (1 << 22, 256) if job.dry_run else (1 << 33, 8192)
         with programs.turns.timing():
-            return Opening(conditions(), _ceilings(job.dry_run))
+            return Opening(conditions(), measure_ceilings(*sizes, _effort(job.dry_run)))
     case = _cases(job.dry_run)[job.case]
     if time.time() > job.until:
         return Measured(case.name, case.operation, refused="not begun within the budget")
@@ -108,7 +109,6 @@ def _measure(job: Job, case: Case, programs: Ahead) -> Measured:
 
 
 def conditions() -> dict[str, Any]:
-    """Return device, date, versions and commit."""
     return {
         "device": jax.devices()[0].device_kind,
         "arch": gpu.current().arch,
@@ -116,15 +116,6 @@ def conditions() -> dict[str, Any]:
         "versions": versions(_PACKAGES),
         "commit": commit(),
     }
-
-
-def _ceilings(dry_run: bool) -> Ceilings:
-    effort = _effort(dry_run)
-    return (
-        measure_ceilings(1 << 22, 256, effort)
-        if dry_run
-        else measure_ceilings(1 << 33, 8192, effort)
-    )
 
 
 def _effort(dry_run: bool) -> Effort:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.kernel_cases.case import ARCHS, Case
+from eagle3_tools.kernel_cases.case import ARCHS, Case, forms
 from eagle3_tools.kernel_cases.paged import LONG, PagedCase
 from eagle3_tools.kernel_cases.shapes import (
     GROUPED_ATTENTION,
@@ -113,11 +113,9 @@ def gqa_share_case(shape: GroupedAttention, paged: PagedCase, groups: int = GROU
     rows, slots = groups * paged.batch * paged.q_len * shape.heads, paged.batch * paged.context
     kept = 2 * shape.head_dim * jnp.dtype(paged.kv_dtype).itemsize
     return Case(
-        operation="gqa_share",
+        **forms(GQA_SHARE, _gqa_share),
         shape=shape.name,
         variant=paged.variant,
-        run=partial(_gqa_share, GQA_SHARE.pallas),
-        reference=partial(_gqa_share, GQA_SHARE.reference),
         example=partial(_share_example, shape, paged, groups),
         kernels=("gqa_share", "gqa_share_merge"),
         matrix=dict.fromkeys(ARCHS, "bf16"),
@@ -143,11 +141,9 @@ def _share_example(
 def item_attention_case(shape: VisionAttention, items: Sequence[int]) -> Case:
     rows, width = sum(items), shape.heads * shape.head_dim
     return Case(
-        operation="item_attention",
+        **forms(ITEM_ATTENTION, _item_attention),
         shape=shape.name,
         variant=f"rows{rows}",
-        run=partial(_item_attention, ITEM_ATTENTION.pallas),
-        reference=partial(_item_attention, ITEM_ATTENTION.reference),
         example=partial(_item_example, shape, tuple(items)),
         kernels=("item_attention",),
         matrix=dict.fromkeys(ARCHS, "bf16"),

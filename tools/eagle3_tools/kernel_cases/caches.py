@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.case import Case, forms
 from eagle3_tools.kernel_cases.shapes import (
     DECODE_ROWS,
     GROUPED_ATTENTION,
@@ -55,11 +55,9 @@ def cache_heads_case(shape: GroupedAttention, rows: int, fp8: bool, pages: int =
     read = 2 if shape.name.startswith("minimax") else 4 * HEAD_PARTS
     asked, kept = (rows * heads * shape.head_dim for heads in (shape.heads, shape.kv_heads))
     return Case(
-        operation="cache_heads",
+        **forms(CACHE_HEADS, _cache_heads),
         shape=shape.name,
         variant=f"rows{rows}" + "_fp8" * fp8,
-        run=partial(_cache_heads, CACHE_HEADS.pallas),
-        reference=partial(_cache_heads, CACHE_HEADS.reference),
         example=partial(_heads_example, shape, rows, fp8, pages),
         kernels=("cache_heads",),
         bytes_moved=(read + 2) * asked + 2 * kept * (read + (1 if fp8 else 2)),

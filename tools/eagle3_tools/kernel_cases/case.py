@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from pallas_kernels.dispatch import Operation
 
 AMD, NVIDIA = ("gfx950", "gfx942"), ("sm_90",)
 ARCHS = (*AMD, *NVIDIA)
@@ -47,5 +50,16 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name of the case in listings."""
         return f"{self.operation} {self.shape} {self.variant}"
+
+
+def forms(operation: Operation, call: Callable[..., Any] | None = None, *given: Any) -> Any:
+    """Return a case's operation, run and reference.
+
+    `call(form, *given, *arrays)` calls a form of the operation with its static arguments; without
+    it the form takes the arrays alone.
+    """
+    kernel, reference = operation.pallas, operation.reference
+    if call is not None:
+        kernel, reference = (partial(call, form, *given) for form in (kernel, reference))
+    return {"operation": operation.name, "run": kernel, "reference": reference}

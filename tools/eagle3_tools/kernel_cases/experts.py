@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.case import Case, forms
 from eagle3_tools.kernel_cases.quantized import example_kernel, example_rows, matrix_instruction
 from eagle3_tools.kernel_cases.shapes import DECODE_ROWS, EXPERTS, MOST_DECODE_ROWS, ExpertStack
 from pallas_kernels.grouped_matmul import GROUPED_MLP
@@ -62,11 +62,9 @@ def grouped_mlp_case(stack: ExpertStack, format: QuantFormat | None, tokens: int
     weights = 3 * stack.hidden * stack.inter
     hit = stack.experts * (1 - (1 - stack.top_k / stack.experts) ** tokens)
     return Case(
-        operation="grouped_mlp",
+        **forms(GROUPED_MLP),
         shape=stack.name,
         variant=f"{_name(format)} tokens{tokens}",
-        run=GROUPED_MLP.pallas,
-        reference=GROUPED_MLP.reference,
         example=partial(_experts_example, stack, format, tokens),
         kernels=("expert_gate_up", "expert_down"),
         matrix=matrix_instruction(format),
@@ -151,7 +149,6 @@ def _experts_example(
 
 
 def _route_cases() -> list[Case]:
-    """Return the cases at one TP: a router is the same on every device."""
     return [
         route_case(stack, format, tokens)
         for stack in EXPERTS

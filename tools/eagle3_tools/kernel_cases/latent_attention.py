@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.kernel_cases.case import ARCHS, Case
+from eagle3_tools.kernel_cases.case import ARCHS, Case, forms
 from eagle3_tools.kernel_cases.paged import LONG, PagedCase
 from eagle3_tools.kernel_cases.quantized import matrix_instruction
 from eagle3_tools.kernel_cases.shapes import LATENT_ATTENTION, LatentAttention
@@ -99,11 +99,9 @@ def mla_decode_case(shape: LatentAttention, paged: PagedCase) -> Case:
     queries = paged.batch * paged.q_len * shape.heads
     crowded = paged.fp8 or paged.tree  # Keys are widened, or masked, in registers.
     return Case(
-        operation="mla_decode",
+        **forms(MLA_DECODE, _mla_decode),
         shape=shape.name,
         variant=paged.variant,
-        run=partial(_mla_decode, MLA_DECODE.pallas),
-        reference=partial(_mla_decode, MLA_DECODE.reference),
         example=partial(_mla_example, shape, paged),
         kernels=("mla_decode", "mla_decode_merge"),
         matrix=matrix_instruction(None, 0 if crowded else paged.q_len * shape.heads),
@@ -145,11 +143,9 @@ def mla_prefill_case(shape: LatentAttention, paged: PagedCase) -> Case:
     rows = paged.batch * paged.q_len * shape.heads
     seen = paged.context - paged.q_len // 2
     return Case(
-        operation="mla_prefill",
+        **forms(MLA_PREFILL, _mla_prefill),
         shape=shape.name,
         variant=paged.variant,
-        run=partial(_mla_prefill, MLA_PREFILL.pallas),
-        reference=partial(_mla_prefill, MLA_PREFILL.reference),
         example=partial(_prefill_example, shape, paged),
         kernels=("mla_prefill_expand", "mla_prefill"),
         matrix=dict.fromkeys(ARCHS, "bf16"),
@@ -194,12 +190,7 @@ def _parts(groups: int) -> Iterator[PagedCase]:
         yield PagedCase(q_len, LONG // groups, fp8=True, batch=16 if q_len == 1 else 8)
 
 
-def attend_share_case(
-    shape: LatentAttention,
-    paged: PagedCase,
-    groups: int | None = None,
-    kernels: tuple[str, ...] | None = None,
-) -> Case:
+def attend_share_case(shape: LatentAttention, paged: PagedCase, groups: int | None = None) -> Case:
     """Build the case of all devices' heads and one device's part of the context."""
     groups = groups or groups_of(shape)
     width, rows = shape.kv_lora + shape.rope, groups * paged.q_len * shape.heads
@@ -215,13 +206,11 @@ def attend_share_case(
         )
 
     return Case(
-        operation="attend_share",
+        **forms(ATTEND_SHARE, _attend_share),
         shape=shape.name,
         variant=paged.variant,
-        run=partial(_attend_share, ATTEND_SHARE.pallas),
-        reference=partial(_attend_share, ATTEND_SHARE.reference),
         example=example,
-        kernels=kernels or _kernels(paged.batch * rows),
+        kernels=_kernels(paged.batch * rows),
         matrix=matrix_instruction(None, 0 if paged.fp8 else rows),
         bytes_moved=slots * width * jnp.dtype(paged.kv_dtype).itemsize
         + paged.batch * rows * (width + shape.kv_lora + MASS) * 2,
@@ -251,11 +240,9 @@ def share_values_case(shape: LatentAttention, rows: int, groups: int | None = No
         return pack(means, masses, jnp.bfloat16), kernel * shape.kv_lora**-0.5
 
     return Case(
-        operation="share_values",
+        **forms(SHARE_VALUES),
         shape=shape.name,
         variant=f"rows{rows}",
-        run=SHARE_VALUES.pallas,
-        reference=SHARE_VALUES.reference,
         example=example,
         kernels=("mla_share_values",),
         matrix=dict.fromkeys(ARCHS, "bf16"),

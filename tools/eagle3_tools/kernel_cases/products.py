@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from eagle3_tools.kernel_cases.case import Case
+from eagle3_tools.kernel_cases.case import Case, forms
 from eagle3_tools.kernel_cases.quantized import example_kernel, example_rows, matrix_instruction
 from eagle3_tools.kernel_cases.shapes import DECODE_ROWS, HEADS, MATRICES, TP, Head, Matrix
 from pallas_kernels.dispatch import Operation
@@ -163,11 +163,9 @@ def _joint_example(
 def logits_argmax_case(head: Head, format: QuantFormat | None, rows: int, filtered: bool) -> Case:
     kernels = ("logits_argmax", "logits_argmax_merge")
     return Case(
-        operation="logits_argmax",
+        **forms(LOGITS_ARGMAX, _logits_argmax),
         shape=head.name,
         variant=f"{format_name(format)}{'_min_p_bias' if filtered else ''} rows{rows}",
-        run=partial(_logits_argmax, LOGITS_ARGMAX.pallas),
-        reference=partial(_logits_argmax, LOGITS_ARGMAX.reference),
         example=partial(_argmax_example, head, format, rows, filtered),
         kernels=(
             *(() if format is None else ("quantize_fp8",)),

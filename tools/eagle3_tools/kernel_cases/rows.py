@@ -1,13 +1,12 @@
 """Cases of norms, absorbed queries and router scores: rows of a decode or verify step."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from eagle3_tools.kernel_cases.case import AMD, ARCHS, NVIDIA, Case
+from eagle3_tools.kernel_cases.case import AMD, ARCHS, NVIDIA, Case, forms
 from eagle3_tools.kernel_cases.shapes import (
     DECODE_ROWS,
     EXPERTS,
@@ -56,11 +55,9 @@ def absorb_query_case(shape: LatentAttention, rows: int) -> Case:
         )
 
     return Case(
-        operation="absorb_query",
+        **forms(ABSORB_QUERY),
         shape=shape.name,
         variant=f"rows{rows}",
-        run=ABSORB_QUERY.pallas,
-        reference=ABSORB_QUERY.reference,
         example=example,
         kernels=("absorb_query",),
         matrix=dict.fromkeys(ARCHS, "bf16"),
@@ -77,11 +74,9 @@ def add_norm_case(name: str, hidden: int, rows: int) -> Case:
         return (x, added), jnp.ones(hidden, jnp.bfloat16)
 
     return Case(
-        operation="add_norm",
+        **forms(ADD_NORM, _add_norm),
         shape=name,
         variant=f"rows{rows}",
-        run=partial(_add_norm, ADD_NORM.pallas),
-        reference=partial(_add_norm, ADD_NORM.reference),
         example=example,
         kernels=("add_norm",),
         bytes_moved=8 * rows * hidden + 2 * hidden,
@@ -105,11 +100,9 @@ def head_squares_case(shape: GroupedAttention, rows: int) -> Case:
         )
 
     return Case(
-        operation="head_squares",
+        **forms(HEAD_SQUARES),
         shape=shape.name,
         variant=f"rows{rows}",
-        run=HEAD_SQUARES.pallas,
-        reference=HEAD_SQUARES.reference,
         example=example,
         kernels=("head_squares",),
         bytes_moved=2 * values + 8 * rows,
@@ -125,11 +118,9 @@ def router_logits_case(stack: ExpertStack, rows: int) -> Case:
         return x, jax.random.normal(keys[1], (stack.hidden, stack.experts)) / stack.hidden**0.5
 
     return Case(
-        operation="router_logits",
+        **forms(ROUTER_LOGITS),
         shape=stack.name,
         variant=f"rows{rows}",
-        run=ROUTER_LOGITS.pallas,
-        reference=ROUTER_LOGITS.reference,
         example=example,
         kernels=("router_logits",),
         matrix=dict.fromkeys(AMD, "f32") | dict.fromkeys(NVIDIA, ""),

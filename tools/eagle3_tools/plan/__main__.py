@@ -13,8 +13,8 @@ from convert.command_line.parser import OneLineParser
 from eagle3_tools.checks.check import Check, console_of, print_lines
 from eagle3_tools.kernel_cases.case import AMD
 from eagle3_tools.plan.compile.compiled_round import RoundShape
-from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, RoundReport, report_round
-from eagle3_tools.plan.compile.report import GIB, MIB, seconds, whole
+from eagle3_tools.plan.compile.layer_launches import BATCHES, GOAL, report_round
+from eagle3_tools.plan.compile.report import ProgramReport, columns, seconds, whole
 from eagle3_tools.plan.data.kimi_k25 import WeightScheme
 
 LOOKUP_SCHEME: WeightScheme = "mxfp4"
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = ROUNDS.results(shapes, flags.limit, flags.jobs)
     console = console_of()
     holds = ROUNDS.print(console, shapes, results)
-    reports = [report for report in results if isinstance(report, RoundReport)]
+    reports = [report for report in results if isinstance(report, ProgramReport)]
     print_lines(console, _added(reports))
     for report in reports if flags.list else ():
         print_lines(console, _layer(report))
@@ -60,16 +60,16 @@ def _drafts(shape: RoundShape) -> str:
     return "model, lookup" if shape.lookup else "model"
 
 
-def _added(reports: Sequence[RoundReport]) -> Iterator[str]:
+def _added(reports: Sequence[ProgramReport]) -> Iterator[str]:
     """Yield the launches that lookup adds to the round of the same weights and batch."""
-    by_shape = {report.shape: report.program for report in reports}
+    by_shape = {report.job: report.launches for report in reports}
     for shape, program in by_shape.items():
         without = by_shape.get(replace(shape, lookup=False))
         if shape.lookup and without is not None:
             yield f"{ROUNDS.label(shape)}: {program - without:+} launches by lookup"
 
 
-ROUNDS = Check[RoundShape, RoundReport](
+ROUNDS = Check[RoundShape, ProgramReport](
     name="The round of Kimi-K2.5, 1 dense and 3 MoE layers, k = 3, one device",
     build=_shapes,
     run=report_round,
@@ -82,18 +82,16 @@ ROUNDS = Check[RoundShape, RoundReport](
         "drafts": _drafts,
     },
     columns={
-        f"launches a MoE layer (goal {GOAL})": lambda found: f"{found.per_layer}",
-        "whole round": lambda found: f"{found.program}",
-        "copies of weights": lambda found: f"{len(found.copies)}",
-        "arguments GiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
-        "temporaries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "s": lambda found: f"{found.seconds:.0f}",
+        f"launches a MoE layer (goal {GOAL})": lambda found: f"{found.per_layer:g}",
+        **columns("launches\nin all"),
+        "copies of weights": lambda found: f"{found.figures['copies']}",
+        **columns("arguments\nGiB", "tempora-\nries MiB", "\ns"),
     },
 )
 
 
-def _layer(report: RoundReport) -> Iterator[str]:
-    yield f"\nOne MoE layer, {ROUNDS.label(report.shape)}:"
+def _layer(report: ProgramReport) -> Iterator[str]:
+    yield f"\nOne MoE layer, {ROUNDS.label(report.job)}:"
     for number, launch in enumerate(report.layer, 1):
         times = "" if launch.times == 1 else f" x {launch.times or 'as the data say'}"
         yield f"{number:3} {launch.kind:10} {launch.name}{times} -> {launch.result}"

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(console: Console, flags: Namespace) -> int:
     size, parts = flags.kv_cache_interleave_size, flags.decode_context_parallel_size
-    notify_of_interleaving(size, parts, flags.block_size, partial(print, file=sys.stderr))
+    notify_of_interleaving(size, parts, flags.page_size, partial(print, file=sys.stderr))
     if flags.constants:
         from eagle3_tools.plan.tables import print_constants
 

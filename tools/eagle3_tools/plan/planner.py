@@ -114,14 +114,14 @@ def make_plan(options: PlanOptions, pair: AbstractPair) -> CapacityPlan:
     if lacking_bytes(memory, length, dtype):
         what = too_big(memory, options.parallel.devices, length, dtype)
         raise ValueError(f"{what}; {_remedy(options, fits)}")
-    divided = _divided(options, pair, memory)
+    divided, gpu = _divided(options, pair, memory), GPUS[options.gpu]
     return CapacityPlan(
         options,
         memory,
         fits,
         tuple(limits(memory, dtype)),
-        tuple(load for bound in BOUNDS for load in _loads(options, pair, GPUS[options.gpu], bound)),
-        tuple(_own_loads(options, pair)),
+        tuple(load for bound in BOUNDS for load in _loads(options, pair, gpu, bound)),
+        tuple(_loads(options, pair, gpu.ours, "tuned")) if gpu.published else (),
         tuple(_lookups(options, pair)),
         divided,
         _data_parallel(options, pair, divided),
@@ -213,12 +213,6 @@ def _loads(options: PlanOptions, pair: AbstractPair, gpu: Gpu, bound: Bound) -> 
     for batch in options.concurrency:
         rows = StepRows(batch, 1, options.context, ITEMSIZE[options.kv_cache_dtype])
         yield shapes.load(rows, bound, options.accept_lengths)
-
-
-def _own_loads(options: PlanOptions, pair: AbstractPair) -> Iterator[Load]:
-    gpu = GPUS[options.gpu]
-    if gpu.published:
-        yield from _loads(options, pair, gpu.ours, "tuned")
 
 
 def _lookups(options: PlanOptions, pair: AbstractPair) -> Iterator[LookupCost]:

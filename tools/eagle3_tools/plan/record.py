@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eagle3_tools.plan.model.data_parallel import DataParallel
 from eagle3_tools.plan.model.divided_context import DividedContext
 from eagle3_tools.plan.model.host_memory import HostMemory
 from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
@@ -16,7 +15,6 @@ from eagle3_tools.plan.planner import CapacityPlan
 
 
 def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> None:
-    """Write all contents of the tables, for every k."""
     fields = {
         "options": asdict(plan.options),
         "memory": _memory_fields(plan.memory),
@@ -29,7 +27,8 @@ def write_plan(path: Path, plan: CapacityPlan, compared: Sequence[Compared]) -> 
             _divided_fields(gpu, one, plan) for gpu, each in plan.divided.items() for one in each
         ],
         "data_parallel": [
-            _data_parallel_fields(gpu, one, plan) for gpu, one in plan.data_parallel.items()
+            _decoding_fields(gpu, one, plan) | {"weights": one.memory.weights}
+            for gpu, one in plan.data_parallel.items()
         ],
         "host_memory": _host_fields(plan.host),
         "published": [_published_fields(row) for row in compared],
@@ -70,27 +69,20 @@ def _round_fields(load: Load, one: Round) -> dict[str, Any]:
     }
 
 
-def _divided_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[str, Any]:
+def _decoding_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[str, Any]:
     load, dtype = plan.decode_load, plan.options.kv_cache_dtype
     return {
         "gpu": gpu,
-        "decode_context_parallel_size": one.parts,
-        "token_bytes": one.memory.token_bytes(dtype),
-        "tokens": one.memory.tokens(dtype),
-        "sequences": one.sequences(load),
-        "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
-    }
-
-
-def _data_parallel_fields(gpu: str, one: DataParallel, plan: CapacityPlan) -> dict[str, Any]:
-    load, dtype = plan.decode_load, plan.options.kv_cache_dtype
-    return {
-        "gpu": gpu,
-        "weights": one.memory.weights,
         "tokens": one.tokens(dtype),
         "sequences": one.sequences(load),
         "rounds": [asdict(one.round(load, count)) for count in plan.options.concurrency],
     }
+
+
+def _divided_fields(gpu: str, one: DividedContext, plan: CapacityPlan) -> dict[str, Any]:
+    size = one.memory.token_bytes(plan.options.kv_cache_dtype)
+    own = {"decode_context_parallel_size": one.parts, "token_bytes": size}
+    return _decoding_fields(gpu, one, plan) | own
 
 
 def _host_fields(host: HostMemory) -> dict[str, Any]:

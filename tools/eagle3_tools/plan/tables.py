@@ -6,10 +6,15 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_jax.layers.split_context import GATHERED_SLOTS
-from eagle3_tools.plan.context_tables import context_notes, context_tables
+from eagle3_tools.checks.check import print_lines
+from eagle3_tools.plan.context_tables import (
+    context_notes,
+    context_tables,
+    data_parallel_notes,
+    data_parallel_tables,
+)
 from eagle3_tools.plan.data.gpus import GIB, GPUS, SOURCES
 from eagle3_tools.plan.data.tuned import Tuned
-from eagle3_tools.plan.data_parallel_tables import data_parallel_notes, data_parallel_tables
 from eagle3_tools.plan.model.host_memory import HostMemory
 from eagle3_tools.plan.model.kernels import BOUNDS, Bound
 from eagle3_tools.plan.model.limits import Limit
@@ -22,7 +27,6 @@ from serve.text_table import text_table
 
 
 def host_table(host: HostMemory) -> Table:
-    """Build a table of seconds to load prefixes and to compute them."""
     table = text_table(
         f"Host memory of {host.nbytes / 2**30:,.0f} GiB holds {host.tokens:,} tokens of "
         f"{host.token_bytes:,} B; a prefix from there, or run again in chunks of {host.chunk}; "
@@ -46,7 +50,6 @@ def host_table(host: HostMemory) -> Table:
 
 
 def host_note(host: HostMemory, gpu: str) -> str:
-    """Return the number of tokens from which loading pays."""
     return (
         f"{gpu}: loading pays from {host.least_tokens(gpu):,} tokens on "
         "(--kv-offloading-min-tokens), with a step's wait; model, not measured."
@@ -73,15 +76,13 @@ def print_plan(console: Console, plan: CapacityPlan, compared: Sequence[Compared
     for table in (*context_tables(plan), *data_parallel_tables(plan)):
         console.print(table)
     console.print(host_table(plan.host))
-    for note in _notes(plan):
-        console.print(note, soft_wrap=True, highlight=False)
+    print_lines(console, _notes(plan))
     console.print(_published_table(compared))
-    for number, source in enumerate(dict.fromkeys(row.setup.source for row in compared), 1):
-        console.print(f"[{number}] {source}", soft_wrap=True, highlight=False, markup=False)
+    sources = dict.fromkeys(row.setup.source for row in compared)
+    print_lines(console, (f"[{number}] {source}" for number, source in enumerate(sources, 1)))
 
 
 def print_constants(console: Console) -> None:
-    """Print the constants of each GPU with their sources."""
     table = text_table("Constants", ("", *GPUS), left=("",))
     gpus = GPUS.values()
     table.add_row("memory, GiB", *(f"{gpu.memory / GIB:.1f}" for gpu in gpus))
@@ -101,8 +102,7 @@ def print_constants(console: Console) -> None:
         "all-reduce: us, of links", *(f"{t.seconds * 1e6:g}, {t.of_bandwidth:g}" for t in sums)
     )
     console.print(table)
-    for name, source in SOURCES:
-        console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
+    print_lines(console, (f"{name}: {source}" for name, source in SOURCES))
 
 
 def _tuned(kernel: Tuned) -> str:
@@ -110,7 +110,6 @@ def _tuned(kernel: Tuned) -> str:
 
 
 def _lookup_table(plan: CapacityPlan) -> Table:
-    """Build the table of what lookup adds to a round."""
     tokens = plan.options.num_lookup_tokens
     table = text_table(
         f"Lookup of up to {tokens} tokens: reads of the histories at the memory's bandwidth, and "

@@ -15,3 +15,12 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "docs/reference/python.md": python_page,
     "docs/reference/request-options.md": options_page,
 }
+
+
+def main() -> None:
+    """Write each page of `PAGES` and print its name."""
+    for name, write in PAGES.items():
+        path = ROOT / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(write(ROOT), encoding="utf-8")
+        print(f"wrote {name}")

@@ -1,7 +1,7 @@
 """Generate docs/reference/cli.md: every command with its flags, from the parsers."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from convert.command_line.parser import stated_default
@@ -15,7 +15,6 @@ PARAGRAPH = "\n\n"
 
 
 def commands_page(root: Path) -> str:
-    """Return the page."""
     sections = [HEAD]
     for name, entry_point in entry_points(root).items():
         sections += _command(name, parser_of(entry_point), "##")
@@ -77,6 +76,13 @@ def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     default = stated_default(action)
     required = "required" if action.required and action.option_strings else ""
     return escape("; ".join(filter(None, (_one_line(text), required, default))))
+
+
+def markdown_table(*rows: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a table, headings first."""
+    headings, *others = map(list, rows)
+    for row in (headings, ["---"] * len(headings), *others):
+        yield f"| {' | '.join(row)} |"
 
 
 def _code(text: str) -> str:

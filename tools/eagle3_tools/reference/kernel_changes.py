@@ -1,10 +1,10 @@
 """Generate the page with every recorded kernel case before and after the kernels changed."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eagle3_tools.kernel_model.gpus import BY_ARCH
 from eagle3_tools.plan.kernels.changes import FIGURES, case_changes, round_changes
+from eagle3_tools.reference.commands import markdown_table
 
 BEFORE = Path("docs/benchmarks/compiled-before-2026-11-23")
 HEAD = f"""# Compiled kernels before and after
@@ -33,12 +33,12 @@ def kernel_changes_page(root: Path) -> str:
     """Return the page: rounds first, then the cases of each GPU."""
     before = root / BEFORE
     lines = [HEAD, "## Rounds", "", "k = 3, 8,704 slots, kernels alone.", ""]
-    lines += _table(("round", "ms", "share"), round_changes(before))
+    lines += markdown_table(("round", "ms", "share"), *round_changes(before))
     for gpu in BY_ARCH.values():
-        lines += ["", f"## {gpu.name}", "", *_table(("case", *FIGURES), case_changes(gpu, before))]
+        lines += [
+            "",
+            f"## {gpu.name}",
+            "",
+            *markdown_table(("case", *FIGURES), *case_changes(gpu, before)),
+        ]
     return "\n".join(lines) + "\n"
-
-
-def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    for row in (headings, ("---",) * len(headings), *rows):
-        yield f"| {' | '.join(row)} |"

@@ -33,7 +33,6 @@ def entry_points(root: Path) -> dict[str, str]:
 
 
 def parser_of(entry_point: str) -> ArgumentParser:
-    """Return the parser of a command."""
     return _run(entry_point, [], parse=False)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_jax.sampling.params import REQUEST_OPTIONS
-from eagle3_tools.reference.commands import escape
+from eagle3_tools.reference.commands import escape, markdown_table
 
 HEAD = """# Request options
 
@@ -27,7 +27,7 @@ COLUMNS = (
 
 def options_page(root: Path) -> str:
     """Return the page; `root` is unused."""
-    rows = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
+    rows: list[Iterable[str]] = [COLUMNS]
     for name, row in REQUEST_OPTIONS.items():
         cells = [
             f"`{name}`",
@@ -38,12 +38,8 @@ def options_page(root: Path) -> str:
             row.applied_by.value,
             f"`{row.generation_config}`" if row.generation_config else "",
         ]
-        rows.append(_row(map(escape, cells)))
-    return HEAD + "\n".join(rows) + "\n"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.append(map(escape, cells))
+    return HEAD + "\n".join(markdown_table(*rows)) + "\n"
 
 
 def _json(kind: Any) -> str:

@@ -21,13 +21,15 @@ ITEMS = 3
 """Images in one array."""
 
 
-def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
+def stand_alone(call: Call) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
     """Return kernel and reference of a call that has a kernel, and the arrays that both take."""
-    examples, weights = Examples(seed), call.operation in PRODUCTS
+    examples, weights = Examples(), call.operation in PRODUCTS
     first = examples.of(call.arguments[:1])
     rest = examples.of(call.arguments[1:], weights=weights)
-    meant = MEANINGS.get(call.operation, _as_drawn)
-    given = meant(examples, call, (*first, *rest)), examples.of(call.options, weights=weights)
+    arguments = (*first, *rest)
+    if meant := MEANINGS.get(call.operation):
+        arguments = meant(examples, call, arguments)
+    given = arguments, examples.of(call.options, weights=weights)
     leaves, structure = jax.tree.flatten(given)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
@@ -38,12 +40,9 @@ def stand_alone(call: Call, seed: int) -> tuple[Callable[..., Any], Callable[...
         arguments, options = jax.tree.unflatten(structure, filled)
         return form(*arguments, **options)
 
-    contract = CONTRACTS.get(call.operation, _as_written)(call.reference)
+    wrap = CONTRACTS.get(call.operation)
+    contract = wrap(call.reference) if wrap else call.reference
     return partial(called, call.kernel), partial(called, contract), arrays
-
-
-def _as_drawn(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return arguments
 
 
 def _in_pools(examples: Examples, call: Call, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -81,10 +80,6 @@ MEANINGS: Mapping[str, Callable[[Examples, Call, tuple[Any, ...]], tuple[Any, ..
     "logits_argmax": _whole_vocabulary,
 }
 """Functions that give meaningful values to the integer arguments of an operation."""
-
-
-def _as_written(reference: Callable[..., Any]) -> Callable[..., Any]:
-    return reference
 
 
 def _with_rows(reference: Callable[..., Any]) -> Callable[..., Any]:

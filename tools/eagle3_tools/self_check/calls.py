@@ -38,7 +38,6 @@ class Call:
 
     @property
     def argument_bytes(self) -> int:
-        """Size of all arrays in bytes."""
         leaves = jax.tree.leaves((self.arguments, self.options))
         arrays = {id(x): x for x in leaves if isinstance(x, jax.ShapeDtypeStruct)}
         return sum(prod(x.shape) * x.dtype.itemsize for x in arrays.values())

@@ -34,9 +34,7 @@ class CheckedCall:
         return self.error is not None and self.error > (self.tolerance or 0)
 
 
-def check_call(
-    call: Call, devices: Sequence[int], most_bytes: int, seed: int = 0
-) -> list[CheckedCall]:
+def check_call(call: Call, devices: Sequence[int], most_bytes: int) -> list[CheckedCall]:
     """Compile kernel and reference once and run both on each of the JAX devices with these indices.
 
     A call with more than `most_bytes` of arguments is refused. Errors of a device are raised.
@@ -48,13 +46,13 @@ def check_call(
     about = [(call.operation, call.shapes, device) for device in devices]
     if refused:
         return [CheckedCall(*one, refused=refused) for one in about]
-    errors = _errors(call, [jax.devices()[device] for device in devices], seed)
+    errors = _errors(call, [jax.devices()[device] for device in devices])
     return [CheckedCall(*one, *error) for one, error in zip(about, errors, strict=True)]
 
 
-def _errors(call: Call, devices: Sequence[Any], seed: int) -> Iterator[Error]:
+def _errors(call: Call, devices: Sequence[Any]) -> Iterator[Error]:
     with jax.default_device(devices[0]):
-        kernel, contract, arrays = stand_alone(call, seed)
+        kernel, contract, arrays = stand_alone(call)
     mesh = Mesh(np.array(devices), (AXIS,))
     arrays = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec()))
     got = _on_each(kernel, mesh)(*arrays)

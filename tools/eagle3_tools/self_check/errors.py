@@ -20,8 +20,6 @@ INTEGER_TOLERANCE = 0.1
 
 
 class Error(NamedTuple):
-    """A difference and its tolerance."""
-
     error: float
     tolerance: float
 

@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     expected = {line["part"]: line for line in read_record(flags.expect)} if flags.expect else {}
     record = Record(flags.record)
     record.begin()
-    chosen = [part for part in PARTS if part.devices <= flags.devices and _named(part, flags.only)]
+    only = flags.only or [part.name for part in PARTS]
+    chosen = [part for part in PARTS if part.devices <= flags.devices and part.name in only]
     holds = True
     with tempfile.TemporaryDirectory() as folder:
         for outcome in _run(chosen, Path(folder), flags.limit):
@@ -71,10 +72,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
     return flags
-
-
-def _named(part: Part, only: Sequence[str] | None) -> bool:
-    return only is None or part.name in only
 
 
 def _run(parts: Sequence[Part], folder: Path, limit_s: float) -> Iterator[Outcome]:

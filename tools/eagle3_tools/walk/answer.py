@@ -29,7 +29,6 @@ _ROOM = 1 << 20
 
 
 def main() -> int:
-    """Run the requests one after another."""
     devices = int(sys.argv[1])
     parallel = ParallelOptions(tensor_parallel_size=devices)
     pair = load_pair(Path(demo_target_dir()), Path(demo_draft_dir()), DEFAULTS, parallel)

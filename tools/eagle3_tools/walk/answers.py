@@ -54,14 +54,12 @@ def differences(
 
     `scorer_of` makes the scorer of a target; answers before their first difference are enough.
     """
-    ties, errors = (
-        [],
-        [
-            f"{name}: {found.facts.get(name)!r}, expected {value!r}"
-            for name, value in expected["facts"].items()
-            if not _near(found.facts.get(name), value)
-        ],
-    )
+    ties: list[str] = []
+    errors = [
+        f"{name}: {found.facts.get(name)!r}, expected {value!r}"
+        for name, value in expected["facts"].items()
+        if not _near(found.facts.get(name), value)
+    ]
     theirs = {answer["name"]: answer for answer in expected["answers"]}
     if theirs.keys() != {answer.name for answer in found.answers}:
         errors.append(f"answers to {', '.join(a.name for a in found.answers)}")

@@ -62,7 +62,6 @@ def _zeros(x: Any) -> Any:
 
 
 def _pools(state: Any) -> list[np.ndarray]:
-    """Return the bytes of every pool."""
     pools = [x for x in jax.tree.leaves((state.target_pools, state.draft_pools)) if x.ndim > 1]
     return [np.asarray(pool).view(np.uint8) for pool in pools]
 

@@ -69,7 +69,6 @@ def _chat(place: Place) -> Found:
 
 
 def _completions(place: Place) -> Found:
-    """Send a greedy and a sampled completion at once."""
     texts = {"greedy": (GREEDY, "The mayor of Oshby is"), "sampled": (SAMPLED, "Velmora: what")}
     bodies = [
         (COMPLETIONS, {"prompt": prompt, "return_token_ids": True, **sampling})
@@ -155,7 +154,6 @@ def _generate(place: Place, *flags: str | Path) -> Found:
 
 
 def _orbax(place: Place) -> Found:
-    """Convert the target, verify the copy, and answer from it."""
     made = place.folder / "orbax"
     place.run("eagle3-convert", demo_target_dir(), made)
     place.run("eagle3-convert", "--verify", demo_target_dir(), made)
@@ -163,14 +161,12 @@ def _orbax(place: Place) -> Found:
 
 
 def _quantised(place: Place) -> Found:
-    """Answer with an MXFP4 target, an FP8 draft and a float8 cache."""
     target = _quantise(place, demo_target_dir(), "mxfp4")
     draft = _quantise(place, demo_draft_dir(), "ptpc_fp8")
     return _generate(place, target, "--draft", draft, *_ONE, *_FP8_CACHE)
 
 
 def _minimax(place: Place) -> Found:
-    """Answer with a random MiniMax target and an INT4 draft."""
     target, draft = write_random_minimax(place.folder / "minimax")
     return _generate(place, target, "--draft", _quantise(place, draft, "int4"), *_ONE)
 

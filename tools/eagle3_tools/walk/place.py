@@ -85,7 +85,6 @@ class Place:
         return self._within(send())
 
     def metrics(self) -> str:
-        """Return the text of the server's metrics."""
         address = Address.of(self.url)
         return self._within(request(address, "GET", "/metrics")).text
 
@@ -110,12 +109,11 @@ class Place:
         Raises OSError with the last lines of its log if it does not.
         """
         log = self.folder / "server.log"
-        with _variables(self._caches()):
-            try:
-                with serving(flags, log, self.left_s) as (process, url):
-                    yield replace(self, url=url)
-            except OSError as error:
-                raise OSError(f"{error}: {_last(log.read_text(errors='replace'))}") from error
+        try:
+            with serving(flags, log, self.left_s, self._caches()) as (process, url):
+                yield replace(self, url=url)
+        except OSError as error:
+            raise OSError(f"{error}: {_last(log.read_text(errors='replace'))}") from error
         if process.returncode:
             said = _last(log.read_text(errors="replace"))
             raise OSError(f"the server ended with status {process.returncode}: {said}")
@@ -144,19 +142,7 @@ class Place:
 
 
 def answers_of(lines: str) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines."""
     return [json.loads(line) for line in lines.splitlines()]
-
-
-@contextmanager
-def _variables(changes: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _last(text: str) -> str:

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eagle3_tools.bench.doctor import node
-from eagle3_tools.bench.doctor.amd_nodes import KNOWN_FAULTS
-from eagle3_tools.bench.doctor.node import Device, Look, Node, node_findings
+from eagle3_tools.bench.doctor.amd_nodes import KNOWN_FAULTS, known_faults
+from eagle3_tools.bench.doctor.node import Device, Look, Node
 
 GOOD = {"rocm": "7.2.1-81", "mec": "0x000000b1", "balancing": "0"}
 
@@ -60,8 +59,7 @@ def test_each_known_fault_is_one_line_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lines(variables: dict[str, str], *, arch: str = "gfx950", **files: str) -> list[str]:
-        found: Any = node_findings(looked(tmp_path, monkeypatch, arch, variables, **files))
-        return [str(each) for each in found if each.check == "known fault"]
+        return list(map(str, known_faults(looked(tmp_path, monkeypatch, arch, variables, **files))))
 
     (line,) = lines({}, **has)
     assert line.startswith(f"note    known fault {subject}") and said in line
@@ -75,6 +73,6 @@ def test_nodes_without_amd_gpus_and_unknown_versions_have_no_such_lines(
     other = looked(tmp_path, monkeypatch, "9.0", {}, rocm="7.0", mec="0x1", balancing="1")
     unknown = looked(tmp_path, monkeypatch, "gfx942", {}, rocm="", mec="")
     for facts in (other, unknown):
-        assert not [each for each in node_findings(facts) if each.check == "known fault"]
+        assert not list(known_faults(facts))
     assert {card.mec for card in other.cards} == {1, 0xB9}
     assert len({fault.subject for fault in KNOWN_FAULTS}) == len(KNOWN_FAULTS)

@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 from fake_server import Served
 from raw_server import answering, chunked
 
-from eagle3_tools.bench.load.http_client import Address, exchange
+from eagle3_tools.bench.load.http_client import Address
 from eagle3_tools.bench.load.lengths import Endpoint
 from eagle3_tools.bench.load.openai_server import Outcome, Server
 from eagle3_tools.bench.load.prompts import Prompt
@@ -169,14 +169,3 @@ def test_the_key_and_the_host_go_into_the_header(
 
     asyncio.run(run())
     assert b"Authorization: Bearer secret" in seen[0]
-
-
-def test_a_whole_body_can_be_read() -> None:
-    async def run() -> bytes:
-        async with (
-            answering(*chunked([b"on", b"e"])) as address,
-            exchange(address, "GET", "/") as response,
-        ):
-            return await response.read()
-
-    assert asyncio.run(run()) == b"one"

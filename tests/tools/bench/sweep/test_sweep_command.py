@@ -40,16 +40,20 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--configurations", "k9"], "--configurations are plain"),
         (["model", "--configurations", "k3"], "need its draft"),
         (["--sharegpt", "f"], "--sharegpt belongs to --sampling sglang"),
-        (["--request-rate", "0"], "--request-rate must be positive"),
-        (["--lengths", "1024"], "--lengths are ISL/OSL"),
-        (["--concurrency", "0"], "must be at least 1"),
+        (["--request-rate", "0"], "--request-rate: must be a number above 0"),
+        (["--lengths", "1024"], "--lengths: must be ISL/OSL"),
+        (["--concurrency", "0"], "--concurrency: must be a whole number, 1 or more"),
         (["--sampling", "vllm", "--range-ratio", "1"], "must be in [0, 1)"),
     ],
 )
 def test_a_sweep_that_can_t_be_is_one_line_and_status_2(
     argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sweep", *argv, "--output", f"{tmp_path / 'made'}"]) == 2
+    try:
+        status = main(["sweep", *argv, "--output", f"{tmp_path / 'made'}"])
+    except SystemExit as left:
+        status = left.code
+    assert status == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (tmp_path / "made").exists()

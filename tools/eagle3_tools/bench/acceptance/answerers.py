@@ -2,25 +2,30 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from eagle3_jax.engine import EngineStats, Request
+from convert.text.tokenizer import Tokenizer
+from eagle3_jax.engine import EngineConfig, EngineStats, Request
 from eagle3_jax.sampling.params import SamplingParams
-from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
 from eagle3_tools.bench.acceptance.tasks import ChatMessage, Task, is_right
-from eagle3_tools.bench.common.accept_length import (
-    OVERALL,
-    AcceptCounts,
-    AcceptRow,
-    distinct_bigrams,
-)
+from eagle3_tools.bench.common.accept_length import AcceptCounts, AcceptRow, distinct_bigrams
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.load.counters import Counts, between, fetch_counts
 from eagle3_tools.bench.load.http_client import Address, request
+from eagle3_tools.make_demo.corpus import correct
 from serve.engine.messages import EngineLike
+from serve.images.reader import ImageReader, NoImages, Prompt, place
+from serve.openai.content import read_content, sources_in
+from serve.pair.loading import LoadedPair, build_engine, fit_length
 
+OVERALL = "overall"
+ANSWER_TOKENS = 160
+"""Limit of an answer. The corpus has no longer answer, so a longer one is wrong anyway."""
+TURN_TOKENS = 16
+"""Upper bound of the template's tokens around a turn and its answer."""
 CHAT = "/v1/chat/completions"
 SYNTHETIC = "x-synthetic-acceptance-length"
 
@@ -34,6 +39,30 @@ class Said:
     token_ids: list[int] | None
 
 
+@dataclass(frozen=True)
+class PromptMaker:
+    """Makes prompts from chats as the server does. `images` reads images within its limits."""
+
+    tokenizer: Tokenizer
+    images: ImageReader | NoImages
+
+    def __call__(self, messages: Sequence[ChatMessage], tools: Sequence[Any]) -> Prompt:
+        """Apply the chat template and place the images; raise ValueError for a refused image."""
+        contents = [read_content(message.get("content")) for message in messages]
+        told = [
+            {**message, "content": [part.for_template() for part in content]}
+            if isinstance(content, list)
+            else {**message, "content": content}
+            for message, content in zip(messages, contents, strict=True)
+        ]
+        ids = self.tokenizer.encode_chat(told, tools=list(tools) or None)
+        sources = sources_in(contents)
+        if not sources:
+            return Prompt(ids)
+        found = asyncio.run(self.images.read(sources))
+        return place(ids, [found[source] for source in sources], self.images.placeholder)
+
+
 class Answerer(Protocol):
     """A model that answers conversations, and its acceptance counters."""
 
@@ -42,25 +71,87 @@ class Answerer(Protocol):
     def since(self, mark: Any) -> AcceptCounts: ...
 
 
-def measure_tasks(answerer: Answerer, tasks: Sequence[Task]) -> list[AcceptRow]:
-    """Return a row for each category, then the overall one; judge tasks with an expected answer."""
+def accept_tables(
+    pair: LoadedPair,
+    make_prompt: PromptMaker,
+    tasks: Sequence[Task],
+    config: EngineConfig,
+    samplings: Sequence[SamplingParams],
+    max_model_len: int | None = None,
+) -> list[list[AcceptRow]]:
+    """Measure accept length with one engine under each of the sampling options.
+
+    Without `max_model_len` the context fits the tasks.
+    """
+    room = max_model_len or _room(pair, make_prompt, tasks, samplings[0].max_tokens or 0)
+    fitting = fit_length(config, room, pair.target.config)
+    engine = build_engine(pair, fitting, clock=time.perf_counter)
+    answerers = (EngineAnswerer(engine, make_prompt, sampling, room) for sampling in samplings)
+    return [measure_tasks(one, tasks, pair.tokenizer) for one in answerers]
+
+
+def held_out_tables(
+    pair: LoadedPair,
+    tasks: Sequence[Task],
+    config: EngineConfig,
+    temperatures: Iterable[float],
+    max_model_len: int | None = None,
+) -> list[list[AcceptRow]]:
+    """Call `accept_tables` for held-out prompts at each of the temperatures."""
+    samplings = [
+        SamplingParams(temperature=temperature, max_tokens=ANSWER_TOKENS, seed=0)
+        for temperature in temperatures
+    ]
+    make_prompt = PromptMaker(pair.tokenizer, NoImages())
+    return accept_tables(pair, make_prompt, tasks, config, samplings, max_model_len)
+
+
+def _room(
+    pair: LoadedPair, make_prompt: PromptMaker, tasks: Sequence[Task], max_tokens: int
+) -> int:
+    """Return the context that the longest conversation needs, at most the model's."""
+
+    def most(task: Task) -> int:
+        begun = make_prompt(task.messages, task.tools).ids
+        later = sum(len(pair.tokenizer.encode(text)) + TURN_TOKENS for text in task.later)
+        return len(begun) + later + (1 + len(task.later)) * max_tokens
+
+    return min(max(map(most, tasks)), pair.target.config.max_position_embeddings)
+
+
+def measure_tasks(
+    answerer: Answerer, tasks: Sequence[Task], tokenizer: Tokenizer | None = None
+) -> list[AcceptRow]:
+    """Return a row for each category, then the overall one; judge tasks with an expected answer.
+
+    With the answers' `tokenizer`, conversations of the corpus are judged too.
+    """
     start, rows = answerer.mark(), list[AcceptRow]()
     everything, judged = list[Said](), list[bool]()
     for category in dict.fromkeys(task.category for task in tasks):
         chosen = [task for task in tasks if task.category == category]
         mark = answerer.mark()
         said = _converse(answerer, chosen)
-        right = _judge(chosen, said)
+        right = list(_judge(chosen, said, tokenizer))
         rows.append(_row(category, len(chosen), said, right, answerer.since(mark)))
         everything += said
         judged += right
     return [*rows, _row(OVERALL, len(tasks), everything, judged, answerer.since(start))]
 
 
-def _judge(tasks: Sequence[Task], said: Sequence[Said]) -> list[bool]:
-    """Return whether each first answer is correct, for the tasks with an expected answer."""
-    first = zip(tasks, said, strict=False)
-    return [is_right(a.text, task.expected) for task, a in first if task.expected is not None]
+def _judge(
+    tasks: Sequence[Task], said: Sequence[Said], tokenizer: Tokenizer | None
+) -> Iterator[bool]:
+    """Yield whether each first answer is correct, for the tasks that can be judged."""
+    for task, answer in zip(tasks, said, strict=False):
+        if task.expected is not None:
+            yield is_right(answer.text, task.expected)
+        elif task.conversation and tokenizer and answer.token_ids is not None:
+            # The corpus writes special tokens, but no final EOS.
+            ids = answer.token_ids
+            kept = ids[:-1] if ids and ids[-1] in tokenizer.eos_token_ids else ids
+            text = tokenizer.decode(kept, skip_special=False)
+            yield correct(task.category, task.conversation, text)
 
 
 def _converse(answerer: Answerer, tasks: Sequence[Task]) -> list[Said]:
@@ -134,7 +225,6 @@ class EngineAnswerer:
         ]
 
     def mark(self) -> EngineStats:
-        """Return the engine's current counters."""
         return self.engine.stats()
 
     def since(self, mark: EngineStats) -> AcceptCounts:
@@ -199,7 +289,6 @@ class ServerAnswerer:
         return Said(text, answer["usage"]["completion_tokens"], choice.get("token_ids"))
 
     def mark(self) -> tuple[Counts, tuple[int, ...]]:
-        """Return the current counters: the server's metrics and the sums over responses."""
         return asyncio.run(fetch_counts(self.address)), tuple(self._rounds)
 
     def since(self, mark: tuple[Counts, tuple[int, ...]]) -> AcceptCounts:

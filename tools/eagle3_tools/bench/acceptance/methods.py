@@ -7,8 +7,9 @@ from rich.table import Table
 
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.speculative.method import DRAFT_SAMPLE_METHODS, METHODS
-from eagle3_tools.bench.common.accept_length import AcceptRow, accept_tables
-from eagle3_tools.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.bench.acceptance.answerers import held_out_tables
+from eagle3_tools.bench.acceptance.tasks import Task
+from eagle3_tools.bench.common.accept_length import AcceptRow
 from serve.pair.loading import LoadedPair
 from serve.text_table import text_table
 
@@ -29,7 +30,7 @@ class MethodRow:
 
 def compare_methods(
     pair: LoadedPair,
-    prompts: Sequence[HeldOutPrompt],
+    tasks: Sequence[Task],
     config: EngineConfig,
     max_model_len: int | None,
 ) -> Iterator[MethodRow]:
@@ -37,7 +38,7 @@ def compare_methods(
     for method in COMPARED:
         for drafts in DRAFT_SAMPLE_METHODS:
             changed = replace(config, rejection_sample_method=method, draft_sample_method=drafts)
-            tables = accept_tables(pair, prompts, changed, TEMPERATURES, max_model_len)
+            tables = held_out_tables(pair, tasks, changed, TEMPERATURES, max_model_len)
             for temperature, (*categories, overall) in zip(TEMPERATURES, tables, strict=True):
                 yield MethodRow(method, drafts, temperature, overall.accept_length, categories)
 

@@ -1,7 +1,7 @@
 """Conditions of an accept length with images; published numbers do not share them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from eagle3_jax.config.vision import VisionConfig
@@ -61,10 +61,8 @@ def terms_here(
     options: ImageOptions,
 ) -> PictureTerms:
     """Return `terms` with the values of a pair in this process."""
-    return PictureTerms(
-        terms.pictures,
-        terms.question,
-        terms.max_tokens,
+    return replace(
+        terms,
         draft_embedding=draft_embedding,
         chat_template=sha256((template or "").encode()).hexdigest(),
         most_patches=config.pixels.in_patch_limit,

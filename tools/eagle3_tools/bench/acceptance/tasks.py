@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_tools.bench.acceptance.picture_questions import picture_message, read_entries
-from eagle3_tools.bench.common.held_out import HeldOutPrompt
+from eagle3_tools.make_demo.corpus import CATEGORIES, Conversation, held_out_prompts
 
 ChatMessage = Mapping[str, Any]
 QUESTIONS = ("prompt", "question", "problem")
@@ -19,6 +19,7 @@ class Task:
     """First messages of a conversation, and `later` user messages, one after each answer.
 
     `expected` is the correct answer to the first question, or None if it is not judged.
+    `conversation` is that of the embedded corpus, which has rules of its own.
     """
 
     category: str
@@ -26,6 +27,7 @@ class Task:
     later: tuple[str, ...] = ()
     tools: tuple[Any, ...] = ()
     expected: str | None = None
+    conversation: Conversation | None = None
 
 
 def read_tasks(
@@ -51,11 +53,12 @@ def read_tasks(
     return [task for tasks in found.values() for task in tasks]
 
 
-def held_out_tasks(prompts: Sequence[HeldOutPrompt]) -> list[Task]:
-    """Turn the embedded held-out prompts into tasks."""
+def held_out_tasks(per_category: int) -> list[Task]:
+    """Return the first held-out prompts of every category of the embedded corpus."""
     return [
-        Task(p.category, tuple(p.conversation.prompt), tools=tuple(p.conversation.tools))
-        for p in prompts
+        Task(name, tuple(c.prompt), tools=tuple(c.tools), conversation=c)
+        for name in CATEGORIES
+        for c in held_out_prompts(name, per_category)
     ]
 
 

@@ -83,7 +83,6 @@ def move_host(allowed: Sequence[int], device_core: int | None) -> int | None:
 
 
 def conditions(pinned_core: int | None = None) -> Conditions:
-    """Return the current conditions."""
     return Conditions(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cpu=_cpu_model(),

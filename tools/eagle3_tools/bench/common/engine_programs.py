@@ -1,10 +1,11 @@
 """An engine's compiled programs on a state that the caller may read, copy and replace."""
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -19,7 +20,7 @@ from eagle3_jax.engine.programs.compiled import (
 from eagle3_jax.engine.programs.initial_state import StateLayout
 from eagle3_jax.engine.programs.packing import pack_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
-from eagle3_jax.engine.sequence import Sequence
+from eagle3_jax.engine.sequence import Sequence as EngineSequence
 from eagle3_jax.mesh import mesh_of
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
@@ -61,25 +62,25 @@ class EnginePrograms:
         self.state, report, _ = program(self.target_leaves, self.draft_leaves, self.state, *sent)
         return report
 
-    def prefill_sequence(self, sequence: Sequence) -> None:
-        """Prefill a sequence that has a slot and pages, chunk by chunk."""
-        config, length = self.config, len(sequence.prefill_ids)
-        drafts = config.num_speculative_tokens if self.draft else 0
-        for start in range(0, length, config.prefill_chunk):
-            plan = ChunkPlan(sequence, start, min(length - start, config.prefill_chunk))
-            self.run(ProgramKind.PREFILL, pack_chunk(plan, config, drafts))
+    def fill_slots(
+        self,
+        prompts: Iterable[Sequence[int]],
+        sampling: Iterable[SamplingParams],
+        eos_token_ids: Collection[int] = (),
+    ) -> tuple[Array, Array]:
+        """Prefill a prompt in each of the first slots, chunk by chunk.
 
-
-def place(
-    slot: int,
-    prompt: list[int],
-    sampling: SamplingParams,
-    config: EngineConfig,
-    eos_token_ids: Collection[int] = (),
-) -> Sequence:
-    """Make a sequence in a slot, with pages for the whole context."""
-    request = Request(f"{slot}", prompt, sampling)
-    sequence = Sequence.of(request, eos_token_ids, config.max_model_len, None)
-    sequence.slot, count = slot, config.pages_per_seq
-    sequence.pages = array("i", range(1 + slot * count, 1 + (slot + 1) * count))
-    return sequence
+        A slot has pages for the whole context. Returns the slots [batch] and page table.
+        """
+        config, tables = self.config, []
+        drafts, count = config.num_speculative_tokens if self.draft else 0, config.pages_per_seq
+        for slot, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
+            request = Request(f"{slot}", list(prompt), params)
+            sequence = EngineSequence.of(request, eos_token_ids, config.max_model_len, None)
+            tables.append(array("i", range(1 + slot * count, 1 + (slot + 1) * count)))
+            sequence.slot, sequence.pages = slot, tables[-1]
+            length = len(sequence.prefill_ids)
+            for start in range(0, length, config.prefill_chunk):
+                plan = ChunkPlan(sequence, start, min(length - start, config.prefill_chunk))
+                self.run(ProgramKind.PREFILL, pack_chunk(plan, config, drafts))
+        return jnp.arange(len(tables)), jnp.asarray(tables, jnp.int32)

@@ -4,25 +4,17 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from convert.command_line.options import add_options, json_object
+from convert.command_line.options import COUNT, add_options, json_object
 from convert.hub.source import add_hub_flags
 from eagle3_jax.engine.config import EngineConfig
 from serve.options.checkpoint import LoadOptions
 from serve.options.pair import add_tokenizer_flags
 from serve.options.parallel import read_parallel_options
 
-COUNTS = ("repetitions", "prompts", "max_tokens", "seconds", "concurrency", "pages")
-
-
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "--json": {"metavar": "FILE", "help": "write the results there as JSON"},
-    "--repetitions": {
-        "type": int,
-        "default": 5,
-        "metavar": "N",
-        "help": "of each measurement",
-    },
-    "--prompts": {"type": int, "metavar": "N", "help": "held-out prompts a category"},
+    "--repetitions": {"type": COUNT, "default": 5, "metavar": "N", "help": "of each measurement"},
+    "--prompts": {"type": COUNT, "metavar": "N", "help": "held-out prompts a category"},
     "--core": {"type": int, "metavar": "N"},
 }
 """Flags of several studies, as arguments of `add_argument`."""
@@ -63,7 +55,7 @@ def use_embedded_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled",)) -> None:
-    """Raise ValueError for a bad pair, count, device or method; set `parallel` from its flags."""
+    """Raise ValueError for a bad pair, device or method; set `parallel` from its flags."""
     _read_draft(flags)
     check_demo(flags)
     if hasattr(flags, "tensor_parallel_size") and not hasattr(flags, "parallel"):
@@ -72,11 +64,6 @@ def check_flags(flags: argparse.Namespace, methods: Collection[str] = ("coupled"
         raise ValueError("MODEL needs a draft: --draft DIR")
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: MODEL")
-    for name in COUNTS:
-        value = getattr(flags, name, None)
-        value = min(value) if isinstance(value, list) else value
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
     _check_method(flags, methods)
 
 

@@ -45,7 +45,6 @@ class ByteFloor:
 
     @property
     def total(self) -> int:
-        """All bytes of a step."""
         return self.weight_bytes + self.kv_bytes
 
     def seconds(self, bandwidth: float) -> float:

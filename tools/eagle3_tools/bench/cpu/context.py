@@ -1,14 +1,11 @@
 """Measure a round's time against its context length: attention, and the rest."""
 
 import random
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-import jax
 import numpy as np
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
@@ -17,6 +14,7 @@ from eagle3_jax.engine.sequence import Sequence
 from eagle3_tools.bench.common.spread import Spread
 from eagle3_tools.bench.cpu.operations import SCOPES, Event, scopes_of
 from eagle3_tools.bench.cpu.phases import ENDLESS
+from eagle3_tools.bench.gpu.launched import profile_of
 from serve.pair.loading import LoadedPair
 from serve.pair.notices import Notify
 
@@ -101,7 +99,6 @@ def compare_contexts(pair: LoadedPair, repetitions: int, notify: Notify) -> list
 
 
 def _time_steps(engine: Engine) -> float:
-    """Return the mean seconds of a step."""
     start = time.perf_counter()
     for _ in range(ROUNDS):
         engine.step()
@@ -125,15 +122,14 @@ def _fill_caches() -> None:
 
 def _profile(engine: Engine, scopes: Mapping[str, str]) -> tuple[float, float]:
     """Return seconds per round of attention over the cache, and of all other operations."""
-    with tempfile.TemporaryDirectory() as directory:
-        with jax.profiler.trace(directory):
-            for _ in range(PROFILED):
-                _fill_caches()
-                engine.step()
-        (file,) = Path(directory).rglob("*.xplane.pb")
-        profile = jax.profiler.ProfileData.from_file(str(file))
+
+    def run() -> None:
+        for _ in range(PROFILED):
+            _fill_caches()
+            engine.step()
+
     attention = rest = 0.0
-    for plane in profile.planes:
+    for plane in profile_of(run).planes:
         for line in plane.lines:
             events = (Event(e.name, e.start_ns, e.duration_ns) for e in line.events)
             of_line = split_time((e for e in events if e.name in scopes), scopes)

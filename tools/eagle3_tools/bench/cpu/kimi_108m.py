@@ -32,12 +32,11 @@ KIMI_108M = KimiConfig(
 )
 
 
-def random_target(config: KimiConfig = KIMI_108M, seed: int = 0) -> KimiTarget:
+def random_target(config: KimiConfig = KIMI_108M) -> KimiTarget:
     """Make a float32 target with weights from N(0, 0.02^2), as transformers initialises."""
-    return KimiTarget(config, rngs=nnx.Rngs(seed), dtype=jnp.float32)
+    return KimiTarget(config, rngs=nnx.Rngs(0), dtype=jnp.float32)
 
 
-def random_prompts(count: int, length: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
-    """Return `count` random prompts of `length` ids."""
-    rng = random.Random(seed)
+def random_prompts(count: int, length: int, vocab_size: int) -> list[list[int]]:
+    rng = random.Random(0)
     return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]

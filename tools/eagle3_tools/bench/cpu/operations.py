@@ -1,18 +1,15 @@
 """Time of a decode step by operation, from XLA's profiler."""
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
-
-import jax
 
 from eagle3_jax.engine import EngineConfig
 from eagle3_jax.models.kimi import KimiTarget
 from eagle3_tools.bench.cpu.phases import PhaseChains
+from eagle3_tools.bench.gpu.launched import profile_of
 
 BETWEEN = "between operations"
 SCOPES = {
@@ -59,11 +56,7 @@ def profile_steps(
     config = EngineConfig(0, context, batch, batch_buckets=(batch,))
     chains = PhaseChains(target, None, config, prompts, steps)
     chains.time_round()
-    with tempfile.TemporaryDirectory() as directory:
-        with jax.profiler.trace(directory):
-            chains.time_round()
-        (file,) = Path(directory).rglob("*.xplane.pb")
-        profile = jax.profiler.ProfileData.from_file(str(file))
+    profile = profile_of(chains.time_round)
     scopes = scopes_of(chains.program_text)
     times: Counter[str] = Counter()
     counts: Counter[str] = Counter()

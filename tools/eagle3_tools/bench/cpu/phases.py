@@ -30,7 +30,7 @@ from eagle3_jax.speculative.propose import Drafts, propose
 from eagle3_jax.speculative.round import verify_round
 from eagle3_jax.speculative.round_state import RoundBatch, gather
 from eagle3_jax.speculative.state import DecodeState, SlotRows
-from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.common.engine_programs import EnginePrograms
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, seed=0)
 """Greedy sampling that only the end of the context stops."""
@@ -65,11 +65,7 @@ class PhaseChains:
             )
         self._rounds = rounds
         self._programs = programs = EnginePrograms(target, draft, config)
-        sequences = [place(i, list(p), ENDLESS, config) for i, p in enumerate(prompts)]
-        pages = jnp.asarray([s.pages for s in sequences], jnp.int32)
-        self._batch = jnp.arange(len(prompts)), pages
-        for sequence in sequences:
-            programs.prefill_sequence(sequence)
+        self._batch = programs.fill_slots(prompts, [ENDLESS] * len(prompts))
         jax.block_until_ready(programs.state)
         self._round = programs.compiled(ProgramKind.ROUND, *self._batch)
         self._propose = jax.jit(partial(_propose, programs.pair), donate_argnums=(1,))
@@ -78,11 +74,9 @@ class PhaseChains:
 
     @property
     def program_text(self) -> str:
-        """HLO text of the compiled round."""
         return self._round.as_text()  # pyright: ignore[reportFunctionMemberAccess]
 
     def time_round(self) -> float:
-        """Return the seconds of one whole round."""
         weights = self._programs.target_leaves, self._programs.draft_leaves
         state, report = _copy(self._programs.state), None
         start = time.perf_counter()
@@ -119,7 +113,6 @@ class PhaseChains:
         return (time.perf_counter() - start) / self._rounds
 
     def _record(self) -> list[Recorded]:
-        """Walk the rounds phase by phase and record them."""
         state, walk = _copy(self._programs.state), []
         for _ in range(self._rounds):
             slots = _copy(state.slots)

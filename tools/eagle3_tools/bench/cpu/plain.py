@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,14 +19,7 @@ from eagle3_tools.bench.equality.routing import mean_distinct_experts, router_sc
 from eagle3_tools.bench.equality.ties import Difference, Scorer
 
 Generate = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
-
-
-class Peer(Protocol):
-    """Another engine with the same weights."""
-
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """Return exactly `new_tokens` greedy tokens for each prompt; prompts have one length."""
-        ...
+"""Returns exactly so many greedy tokens for each prompt; prompts have one length."""
 
 
 ENGINE = "engine"
@@ -92,27 +84,25 @@ class PlainResult:
     profile: list[OperationTime]
 
 
-class PlainEngine:
-    """Greedy plain decoding by a warm engine of one batch size."""
+def plain_engine(target: KimiTarget, batch: int) -> Generate:
+    """Make a warm engine of one batch size, which decodes greedily without drafts."""
+    buckets = (batch,)
+    # The prompts repeat, and the peers prefill them every time.
+    config = EngineConfig(0, CONTEXT, batch, batch_buckets=buckets, enable_prefix_caching=False)
+    engine = Engine(target, None, config, eos_token_ids=())
+    engine.warmup()
 
-    def __init__(self, target: KimiTarget, batch: int) -> None:
-        buckets = (batch,)
-        # The prompts repeat, and the peers prefill them every time.
-        config = EngineConfig(0, CONTEXT, batch, batch_buckets=buckets, enable_prefix_caching=False)
-        self._engine = Engine(target, None, config, eos_token_ids=())
-        self._engine.warmup()
-
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """Return exactly `new_tokens` greedy tokens for each prompt."""
+    def generate(prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
         sampling = SamplingParams(temperature=0, max_tokens=new_tokens, seed=0)
         requests = [Request(str(i), list(p), sampling) for i, p in enumerate(prompts)]
-        answers = drive(self._engine, requests)
-        return [answers[request.request_id].token_ids for request in requests]
+        return [answer.token_ids for answer in drive(engine, requests).values()]
+
+    return generate
 
 
 def compare_plain(
     target: KimiTarget,
-    peers: Mapping[str, Peer],
+    peers: Mapping[str, Generate],
     bandwidth: ReadBandwidth,
     batch: int,
     repetitions: int,
@@ -123,8 +113,7 @@ def compare_plain(
 ) -> PlainResult:
     """Time engine and peers in turn, `repetitions` times, after an uncounted first run of each."""
     prompts = random_prompts(batch, PROMPT_LENGTH, target.config.vocab_size)
-    sides: dict[str, Generate] = {ENGINE: PlainEngine(target, batch).generate}
-    sides |= {name: peer.generate for name, peer in peers.items()}
+    sides = {ENGINE: plain_engine(target, batch), **peers}
     answers = {name: generate(prompts, lengths.long) for name, generate in sides.items()}
     times: dict[tuple[str, int], list[float]] = {}
     speeds = []

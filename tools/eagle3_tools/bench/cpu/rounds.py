@@ -114,7 +114,6 @@ class RoundPrograms:
         self._samples: dict[str, list[float]] = {}
 
     def sample(self) -> None:
-        """Time everything once."""
         times = {name: measure() for name, measure in self._phases.items()}
         times["engine"] = self._engine.time_step(self._rounds)
         for name, seconds in times.items():
@@ -143,38 +142,26 @@ def compare_rounds(
     for _ in range(1 + repetitions):
         for each in programs.values():
             each.sample()
-    plain = programs[0]
-    speeds = {k: AnswerSpeed.of(each.answers, plain.answers) for k, each in programs.items()}
-    return [
-        round_result(k, len(prompts), rounds, programs[k].times(), plain.times(), row, speeds[k])
-        for k, row in accept.items()
-    ]
-
-
-def round_result(
-    k: int,
-    batch: int,
-    rounds: int,
-    times: RoundTimes,
-    plain: RoundTimes,
-    accept: AcceptRow,
-    answers: AnswerSpeed,
-) -> RoundResult:
-    """Compute the ratios of medians."""
-    assert times.phases and times.propose and times.verify, "a speculative round has phases"
-    phases, warm = times.phases.median, times.propose.median + times.verify.median
-    return RoundResult(
-        num_speculative_tokens=k,
-        batch=batch,
-        rounds=rounds,
-        times=times,
-        plain=plain,
-        accept_length=accept.accept_length,
-        accept_per_position=accept.per_position,
-        prediction_share=phases / times.engine.median,
-        warm_prediction_share=warm / times.engine.median,
-        break_even=phases / plain.fused.median,
-        host_share=times.host_share,
-        plain_host_share=plain.host_share,
-        answers=answers,
-    )
+    plain, results = programs[0], []
+    for k, row in accept.items():
+        times, slow = programs[k].times(), plain.times()
+        assert times.phases and times.propose and times.verify, "a speculative round has phases"
+        phases, warm = times.phases.median, times.propose.median + times.verify.median
+        results.append(
+            RoundResult(
+                num_speculative_tokens=k,
+                batch=len(prompts),
+                rounds=rounds,
+                times=times,
+                plain=slow,
+                accept_length=row.accept_length,
+                accept_per_position=row.per_position,
+                prediction_share=phases / times.engine.median,
+                warm_prediction_share=warm / times.engine.median,
+                break_even=phases / slow.fused.median,
+                host_share=times.host_share,
+                plain_host_share=slow.host_share,
+                answers=AnswerSpeed.of(programs[k].answers, plain.answers),
+            )
+        )
+    return results

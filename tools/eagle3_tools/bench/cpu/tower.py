@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,32 +11,19 @@ import numpy as np
 from flax import nnx
 
 from convert.equivalence.compare import require_transformers
-from eagle3_jax.config.vision import PixelConfig, VisionConfig
+from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.models.vision import VisionModel
 from eagle3_jax.vision.item import ImageItem
 from eagle3_jax.vision.packing import pack
 from eagle3_tools.bench.common.spread import Spread, in_turn
+from eagle3_tools.plan.data.kimi_k25 import VISION
 
 LAYERS = 4
 """Blocks instead of the released 27: all cost the same, and two copies of 27 need 3.3 GB."""
 SIDES = (224, 448)
 """Side lengths of the square images in pixels."""
 PRODUCT = 2048
-TOWER = VisionConfig(
-    hidden_size=1152,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=16,
-    intermediate_size=4304,
-    pos_emb_height=64,
-    pos_emb_width=64,
-    pos_emb_time=4,
-    patch_size=14,
-    text_hidden_size=64,
-    merge_size=2,
-    projector_ln_eps=1e-5,
-    media_placeholder_token_id=0,
-    pixels=PixelConfig(),
-)
+TOWER = replace(VISION, num_hidden_layers=LAYERS, text_hidden_size=64)
 
 
 @dataclass(frozen=True)
@@ -64,10 +51,9 @@ class TowerResult:
         return self.flops / self.flops_per_s.median / self.ours.median
 
 
-def compare_towers(repetitions: int, config: VisionConfig = TOWER) -> list[TowerResult]:
+def compare_towers(repetitions: int) -> list[TowerResult]:
     """Time both towers on the same images, alternating; raise ImportError without torch."""
-    product = _product()
-    results = []
+    config, product, results = TOWER, _product(), []
     for side in SIDES:
         patches = (side // config.patch_size) ** 2
         sides = {"ours": _ours(config, side), "peer": _peer(config, side), "product": product}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
+from eagle3_tools.bench.doctor.findings import Finding, Run, numbered
 from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = (7168, 64 * 7168, 1 << 22)
@@ -55,13 +55,12 @@ def _integers(devices: int, size: int, elements: int) -> np.ndarray:
     return drawn.astype(np.float32)
 
 
-def check_all_reduces(devices: int, limit_s: float, work: Work) -> Iterator[Finding]:
-    """Check every group size, the group of all devices included."""
+def check_all_reduces(devices: int, run: Run) -> Iterator[Finding]:
     sizes = [size for size in (2, 4, 8, 16) if size < devices] + [devices] * (devices > 1)
     if not sizes:
         yield Finding("note", "all-reduce", "1 device", "there is nothing to add up")
     jobs = [AllReduce(size) for size in sizes]
-    for job, result in zip(jobs, each(jobs, limit_s=limit_s, work=work), strict=True):
+    for job, result in zip(jobs, run(jobs), strict=True):
         subject = f"over {job.size} devices"
         if isinstance(result, Failure):
             advice = UNUSABLE.format(job.size)

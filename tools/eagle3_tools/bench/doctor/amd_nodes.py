@@ -1,31 +1,14 @@
 """Faults of AMD nodes that public reports describe. Each is one line on a node that has it."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from eagle3_tools.bench.doctor.findings import Finding
+from eagle3_tools.bench.doctor.node import Node
 
 LEAST_MEC = 177
 """MEC firmware from which RCCL can reclaim scratch memory."""
-
-
-@dataclass(frozen=True)
-class AmdNode:
-    """Facts that the faults depend on. `rocm` is empty and `mec` has no entry if unknown.
-
-    mec: firmware version of each card's compute micro engine. numa_balancing: the kernel's setting.
-    """
-
-    rocm: tuple[int, ...]
-    archs: frozenset[str]
-    mec: tuple[int, ...]
-    numa_balancing: str
-    variables: Mapping[str, str]
-
-    @property
-    def release(self) -> str:
-        return ".".join(map(str, self.rocm))
 
 
 @dataclass(frozen=True)
@@ -33,32 +16,32 @@ class KnownFault:
     """A row of the table. `found` returns what the node has, or None without the fault."""
 
     subject: str
-    found: Callable[[AmdNode], str | None]
+    found: Callable[[Node], str | None]
     why: str
     remedy: str
 
 
-def _old_rocm(node: AmdNode) -> str | None:
+def _old_rocm(node: Node) -> str | None:
     off = re.search("--xla_gpu_enable_command_buffer=($| )", node.variables.get("XLA_FLAGS", ""))
     return f"{node.release}, below 7.2.1" if () < node.rocm < (7, 2, 1) and not off else None
 
 
-def _old_mec(node: AmdNode) -> str | None:
+def _old_mec(node: Node) -> str | None:
     old = [version for version in node.mec if version < LEAST_MEC]
     reclaims = node.variables.get("HSA_NO_SCRATCH_RECLAIM") != "1"
     return f"MEC {min(old)}, below {LEAST_MEC}" if old and reclaims else None
 
 
-def _numa_balancing(node: AmdNode) -> str | None:
+def _numa_balancing(node: Node) -> str | None:
     return "on" if node.numa_balancing not in ("", "0") else None
 
 
-def _slow_products(node: AmdNode) -> str | None:
+def _slow_products(node: Node) -> str | None:
     affected = "gfx942" in node.archs and node.rocm >= (7, 1, 1)
     return f"ROCm {node.release} on gfx942" if affected else None
 
 
-def _few_channels(node: AmdNode) -> str | None:
+def _few_channels(node: Node) -> str | None:
     affected = "gfx950" in node.archs and (7, 14) <= node.rocm < (10,)
     wide = node.variables.get("NCCL_MAX_NCHANNELS") == "64"
     return f"ROCm {node.release} on gfx950" if affected and not wide else None
@@ -98,14 +81,9 @@ KNOWN_FAULTS = (
 )
 
 
-def known_faults(node: AmdNode) -> Iterator[Finding]:
-    """Yield a note for each known fault that the node has."""
-    for fault in KNOWN_FAULTS:
+def known_faults(node: Node) -> Iterator[Finding]:
+    """Yield a note for each known fault that the node has; none without AMD GPUs."""
+    for fault in KNOWN_FAULTS if any(arch.startswith("gfx") for arch in node.archs) else ():
         if (found := fault.found(node)) is not None:
             advice = f"{fault.why}: {fault.remedy}"
             yield Finding("note", "known fault", fault.subject, found, advice)
-
-
-def release_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of a ROCm version file: `7.2.0-43` -> (7, 2, 0); empty if none."""
-    return tuple(map(int, re.findall("[0-9]+", text.partition("-")[0])))

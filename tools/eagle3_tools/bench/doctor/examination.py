@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_tools.bench.doctor.all_reduce import check_all_reduces
-from eagle3_tools.bench.doctor.findings import Finding, Work, each
+from eagle3_tools.bench.doctor.amd_nodes import known_faults
+from eagle3_tools.bench.doctor.findings import Finding, Run
 from eagle3_tools.bench.doctor.kernels import check_kernels
 from eagle3_tools.bench.doctor.node import Look, Node, node_findings
 from eagle3_tools.bench.doctor.rounds import check_rounds
@@ -33,52 +34,42 @@ class Examined:
 
     @property
     def holds(self) -> bool:
-        """True if no finding is bad."""
         return not any(finding.bad for finding in self.findings)
 
 
-@dataclass(frozen=True)
-class Examination:
-    """Checks of the model `served`, each limited to `limit_s` seconds; `work` runs a job.
+def examine(
+    examined: Examined, served: Served, xla_kernels: tuple[str, ...], run: Run
+) -> Iterator[Finding]:
+    """Run all checks of the model `served`, add each finding to `examined` and yield it.
 
-    Operations in `xla_kernels` are not checked, and rounds run without their kernels.
+    Operations in `xla_kernels` are not checked, and rounds run without their kernels. Raises
+    ValueError if JAX does not start or the model's files are unusable.
     """
+    for finding in _findings(examined, served, xla_kernels, run):
+        examined.findings.append(finding)
+        yield finding
+    examined.complete = True
 
-    served: Served
-    xla_kernels: tuple[str, ...]
-    limit_s: float
-    work: Work
 
-    def run(self, examined: Examined) -> Iterator[Finding]:
-        """Run all checks, add each finding to `examined` and yield it.
-
-        Raises ValueError if JAX does not start or the model's files are unusable.
-        """
-        for finding in self._looks(examined):
-            examined.findings.append(finding)
-            yield finding
-        examined.complete = True
-
-    def _looks(self, examined: Examined) -> Iterator[Finding]:
-        looks = each([Look(), self.served], limit_s=self.limit_s, work=self.work)
-        node: Node = _result(next(looks))
-        examined.node = node
-        yield from node_findings(node)
-        if node.platform == "cpu":
-            compile_quickly()
-        count, limit_s = len(node.devices), self.limit_s
-        size, calls = _result(next(looks))
-        looks.close()
-        examined.tensor_parallel_size = size
-        calls = [call for call in calls if call.operation not in self.xla_kernels]
-        for checked, found in check_kernels(calls, count, most_bytes(node), limit_s, self.work):
-            examined.kernels += checked
-            yield from found
-        if node.platform != "cpu":
-            yield from check_speed(limit_s, self.work)
-        yield from check_all_reduces(count, limit_s, self.work)
-        parts = self.served.config.decode_context_parallel_size
-        yield from check_rounds(count, self.xla_kernels, limit_s, self.work, parts)
+def _findings(
+    examined: Examined, served: Served, xla_kernels: tuple[str, ...], run: Run
+) -> Iterator[Finding]:
+    looks = run([Look(), served])
+    examined.node = node = _result(next(looks))
+    yield from node_findings(node)
+    yield from known_faults(node)
+    if node.platform == "cpu":
+        compile_quickly()
+    count, (size, calls) = len(node.devices), _result(next(looks))
+    examined.tensor_parallel_size = size
+    calls = [call for call in calls if call.operation not in xla_kernels]
+    for checked, found in check_kernels(calls, count, most_bytes(node), run):
+        examined.kernels += checked
+        yield from found
+    if node.platform != "cpu":
+        yield from check_speed(run)
+    yield from check_all_reduces(count, run)
+    yield from check_rounds(count, xla_kernels, run, served.config.decode_context_parallel_size)
 
 
 def _result(found: Any) -> Any:
@@ -88,6 +79,5 @@ def _result(found: Any) -> Any:
 
 
 def most_bytes(node: Node) -> int:
-    """Return the most argument bytes of a kernel."""
     memories = [device.memory for device in node.devices if device.memory is not None]
     return int(MEMORY_SHARE * min(memories)) if memories else REHEARSED_BYTES

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -53,6 +53,8 @@ class Job(Protocol):
 
 
 Work = Callable[[Job], Any]
+Run = Callable[..., Iterator[Any]]
+"""`each` with its limit and its worker: takes jobs and a number of processes."""
 
 
 def work(job: Job) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
+from eagle3_tools.bench.doctor.findings import Finding, Run, numbered
 from eagle3_tools.bench.doctor.served import assumed_gpu
 from eagle3_tools.checks.pool import Failure
 from eagle3_tools.self_check import Call, CheckedCall, check_call
@@ -26,16 +26,16 @@ class KernelJob:
 
 
 def check_kernels(
-    calls: Sequence[Call], devices: int, most_bytes: int, limit_s: float, work: Work
+    calls: Sequence[Call], devices: int, most_bytes: int, run: Run
 ) -> Iterator[tuple[list[CheckedCall], list[Finding]]]:
     """Check each call on all devices; repeat one that crashes or hangs on each device alone."""
     every = tuple(range(devices))
     jobs = [KernelJob(call, every, most_bytes) for call in calls]
-    results = each(jobs, limit_s=limit_s, processes=PROCESSES, work=work)
+    results = run(jobs, processes=PROCESSES)
     for job, result in zip(jobs, results, strict=True):
         if isinstance(result, Failure):
             alone = [KernelJob(job.call, (device,), most_bytes) for device in every]
-            found = list(each(alone, limit_s=limit_s, work=work)) if devices > 1 else [result]
+            found = list(run(alone)) if devices > 1 else [result]
             yield _one_by_one(job.call, found, result)
         else:
             yield result, list(kernel_findings(result))

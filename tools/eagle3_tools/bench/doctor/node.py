@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3_tools.bench.doctor.amd_nodes import AmdNode, known_faults, release_of
 from eagle3_tools.bench.doctor.findings import Finding
 from eagle3_tools.checks.record import versions
 from pallas_kernels.gpu import plugin_versions
@@ -72,6 +72,26 @@ class Node:
     variables: dict[str, str]
     numa_balancing: str = ""
 
+    @property
+    def rocm(self) -> tuple[int, ...]:
+        """Numbers of ROCm's version file, `7.2.0-43` -> (7, 2, 0); empty if unknown."""
+        return tuple(map(int, re.findall("[0-9]+", self.release)))
+
+    @property
+    def release(self) -> str:
+        """ROCm's version without its build."""
+        return self.drivers.get("ROCm", "").partition("-")[0]
+
+    @property
+    def archs(self) -> set[str]:
+        """Architectures of the devices."""
+        return {device.arch for device in self.devices}
+
+    @property
+    def mec(self) -> list[int]:
+        """Known firmware versions of the cards' compute micro engines."""
+        return [card.mec for card in self.cards if card.mec is not None]
+
 
 @dataclass(frozen=True)
 class Look:
@@ -121,8 +141,6 @@ def node_findings(node: Node) -> Iterator[Finding]:
         yield Finding("note", "memory", "cards", f"GiB of each differ: {sizes}", "the least counts")
     if node.platform != "cpu":
         yield from _limits(node)
-    if any(device.arch.startswith("gfx") for device in node.devices):
-        yield from known_faults(_amd_node(node))
 
 
 def _devices_finding(node: Node) -> Finding:
@@ -153,16 +171,6 @@ def _limits(node: Node) -> Iterator[Finding]:
             *("note", "limits", "/dev/shm", f"{node.shared_memory >> 20} MiB are free"),
             "collectives may fail to start: give a container --shm-size 8g or --ipc host",
         )
-
-
-def _amd_node(node: Node) -> AmdNode:
-    return AmdNode(
-        rocm=release_of(node.drivers.get("ROCm", "")),
-        archs=frozenset(device.arch for device in node.devices),
-        mec=tuple(card.mec for card in node.cards if card.mec is not None),
-        numa_balancing=node.numa_balancing,
-        variables=node.variables,
-    )
 
 
 def _drivers() -> Iterator[tuple[str, str]]:

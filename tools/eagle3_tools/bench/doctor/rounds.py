@@ -13,7 +13,7 @@ from eagle3_jax.mesh import make_mesh
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.drive import drive
 from eagle3_tools.bench.common.held_out import held_out
-from eagle3_tools.bench.doctor.findings import Finding, Work, each
+from eagle3_tools.bench.doctor.findings import Finding, Run
 from eagle3_tools.bench.doctor.pair import heads_repeated, load_pair
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
 from eagle3_tools.checks.pool import Failure
@@ -83,14 +83,10 @@ class Explain:
 
 
 def check_rounds(
-    devices: int,
-    xla_kernels: tuple[str, ...],
-    limit_s: float,
-    work: Work,
-    context_parts: int = 1,
+    devices: int, xla_kernels: tuple[str, ...], run: Run, context_parts: int = 1
 ) -> Iterator[Finding]:
     """Check all tensor parallel sizes; those `context_parts` divides also with split contexts."""
-    (expected,) = each([PlainOnCpu()], limit_s=limit_s, work=work)
+    (expected,) = run([PlainOnCpu()])
     if isinstance(expected, Failure):
         yield Finding("FAILED", "round", "of the CPU", expected.reason, "nothing to compare with")
         return
@@ -98,14 +94,12 @@ def check_rounds(
     jobs = [Round(size, xla_kernels) for size in sizes]
     divided = [size for size in sizes if context_parts > 1 and size % context_parts == 0]
     jobs += [Round(size, xla_kernels, context_parts) for size in divided]
-    results = each(jobs, limit_s=limit_s, processes=PROCESSES, work=work)
+    results = run(jobs, processes=PROCESSES)
     for job, got in zip(jobs, results, strict=True):
-        yield _finding(job, expected, got, limit_s, work)
+        yield _finding(job, expected, got, run)
 
 
-def _finding(
-    job: Round, expected: Tokens, got: Tokens | Failure, limit_s: float, work: Work
-) -> Finding:
+def _finding(job: Round, expected: Tokens, got: Tokens | Failure, run: Run) -> Finding:
     times, parts = heads_repeated(job.size), job.context_parts
     subject = (
         "of the embedded pair"
@@ -118,7 +112,7 @@ def _finding(
     differing = sum(a != b for a, b in zip(expected, got, strict=True))
     if not differing:
         return Finding("ok", "round", subject, f"{len(got)} answers have the CPU's tokens")
-    (found,) = each([Explain(expected, got)], limit_s=limit_s, work=work)
+    (found,) = run([Explain(expected, got)])
     if isinstance(found, Failure):
         return Finding(
             "FAILED", "round", subject, found.reason, "the differences are not explained"

@@ -8,21 +8,17 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import Mesh
 
 from convert.files.safetensors_files import read_json
-from convert.published.vision import abstract_vision
 from eagle3_jax.config.vision import VisionConfig
 from eagle3_jax.engine.config import EngineConfig
-from eagle3_jax.engine.programs.compiled import PairStructure, flatten_model, program, shapes_of
-from eagle3_jax.engine.programs.initial_state import StateLayout
-from eagle3_jax.engine.programs.packing import empty_chunk
 from eagle3_jax.engine.programs.program import ProgramKind
-from eagle3_jax.layers.patch_positions import PatchPositions
 from eagle3_jax.mesh import check_units, make_mesh, shard
 from eagle3_jax.models.eagle3 import Eagle3Draft
 from eagle3_jax.models.target import Target
+from eagle3_tools.plan.compile.compiled_round import round_program
+from eagle3_tools.plan.compile.tower import tower_program
 from eagle3_tools.plan.data.kimi_k25 import VISION, WeightScheme, abstract_draft, abstract_target
 from eagle3_tools.plan.from_config import draft_from_config, target_from_config
 from eagle3_tools.self_check import Call, recorded_calls
@@ -30,22 +26,6 @@ from pallas_kernels import gpu
 
 PATCHES = 1024
 """Patches of the images in one array: one image of 448 x 448 pixels, or several smaller ones."""
-
-
-def tower_calls(config: VisionConfig) -> list[Call]:
-    """Return the calls of one encoding."""
-    graph, weights = nnx.split(abstract_vision(config, jnp.bfloat16))
-    column: Any = jax.ShapeDtypeStruct((PATCHES,), jnp.int32)
-    side = config.patch_size
-    patches = jax.ShapeDtypeStruct((PATCHES, 3, side, side), jnp.uint8)
-    places = PatchPositions(*[column] * len(PatchPositions._fields))
-
-    def encode(weights: Any, *images: Any) -> Any:
-        return nnx.merge(graph, weights)(*images)
-
-    return recorded_calls(encode, weights, patches, places)
-
-
 REHEARSED = "gfx950"
 """GPU architecture whose kernels are interpreted on a machine without GPU."""
 LAYERS = 3
@@ -104,7 +84,7 @@ class Served:
             config = replace(self.config, **sizes, batch_buckets=(batch,))
             yield [call for pair in pairs for call in _calls(pair, mesh, config)]
         if vision := self._vision():
-            yield tower_calls(vision)
+            yield recorded_calls(*tower_program(vision, PATCHES))
 
     def _vision(self) -> VisionConfig | None:
         if self.target is None:
@@ -155,23 +135,11 @@ def _read(path: Path) -> Any:
 
 def _calls(pair: Models, mesh: Mesh, config: EngineConfig) -> Iterator[Call]:
     """Yield the calls of a round and of a prefill chunk, for requests without logprobs."""
-    target, draft = pair
-    target_leaves, target_structure = flatten_model(target, mesh)
-    draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
-    aux_layer_ids = AUX_LAYER_IDS if draft else ()
-    structure = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
-    state = StateLayout(target, draft, config, len(structure.aux_layer_ids), mesh).shapes()
-    weights = shapes_of((target_leaves, draft_leaves))
-    batch = config.max_num_seqs
-    slots = jax.ShapeDtypeStruct((batch,), jnp.int32)
-    table = jax.ShapeDtypeStruct((batch, config.pages_per_seq), jnp.int32)
-    argmax = not config.method.needs_logits
-    for kind, inputs in (
-        (ProgramKind.ARGMAX_ROUND if argmax else ProgramKind.ROUND, (slots, table)),
-        (
-            ProgramKind.ARGMAX_PREFILL if argmax else ProgramKind.PREFILL,
-            (shapes_of(empty_chunk(config)),),
-        ),
+    aux_layer_ids = AUX_LAYER_IDS if pair[1] else ()
+    for kind in (
+        (ProgramKind.ROUND, ProgramKind.PREFILL)
+        if config.method.needs_logits
+        else (ProgramKind.ARGMAX_ROUND, ProgramKind.ARGMAX_PREFILL)
     ):
-        function = program(kind, structure, *weights, state, *inputs)
-        yield from recorded_calls(function, *weights, state, *inputs)
+        function, shapes = round_program(*pair, config, aux_layer_ids, mesh, kind=kind)
+        yield from recorded_calls(function, *shapes)

@@ -8,7 +8,7 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from eagle3_tools.bench.doctor.findings import Finding, Work, each, numbered
+from eagle3_tools.bench.doctor.findings import Finding, Run, numbered
 from eagle3_tools.checks.pool import Failure
 
 ELEMENTS = 1 << 28
@@ -37,9 +37,9 @@ class CopySpeed:
         return rates
 
 
-def check_speed(limit_s: float, work: Work) -> Iterator[Finding]:
+def check_speed(run: Run) -> Iterator[Finding]:
     """Yield one line: all devices are alike, or some are slower."""
-    (rates,) = each([CopySpeed()], limit_s=limit_s, work=work)
+    (rates,) = run([CopySpeed()])
     if isinstance(rates, Failure):
         yield Finding("FAILED", "speed", "of memory", rates.brief, "run it again, and report it")
     else:

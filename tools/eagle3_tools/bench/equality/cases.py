@@ -19,7 +19,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name in reports."""
         parts = [f"k={self.num_speculative_tokens}", f"batch {self.batch}"]
         parts += ["exact"] * self.exact
         parts += ["plain"] * (not self.speculative)
@@ -33,11 +32,6 @@ class Group:
 
     reference: Case
     others: tuple[Case, ...]
-
-    @property
-    def exact(self) -> bool:
-        """True if ties excuse no difference."""
-        return self.reference.exact
 
 
 def full_plan() -> list[Group]:

@@ -113,7 +113,6 @@ class Scorer:
     def logits(
         self, token_ids: Int[Array, "1 seq"], features: Features
     ) -> Float[Array, "1 seq vocab"]:
-        """Return float32 logits of every position."""
         return forward(self._target, token_ids, image_features=features or None).logits
 
     def _recompute(

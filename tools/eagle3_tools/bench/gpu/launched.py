@@ -40,15 +40,20 @@ class Launched:
         return functions + [name for name in self.kernels if name not in modules]
 
 
-def launched_by(work: Callable[[], Any]) -> Launched:
-    """Profile `work()`, which must wait for the device. It runs slower than without profiler."""
+def profile_of(work: Callable[[], Any]) -> Any:
+    """Return the `ProfileData` of `work()`, which must wait for the device. Profiling slows it."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             work()
         (path,) = Path(folder).rglob("*.xplane.pb")
-        return read_trace(jax.profiler.ProfileData.from_file(str(path)))
+        return jax.profiler.ProfileData.from_file(str(path))
+
+
+def launched_by(work: Callable[[], Any]) -> Launched:
+    """Count what `work()` launches; see `profile_of`."""
+    return read_trace(profile_of(work))
 
 
 def read_trace(trace: Any) -> Launched:

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from eagle3_jax.engine import Engine, EngineConfig, Request
 from eagle3_jax.engine.programs.program import ProgramKind, has_argmax
 from eagle3_tools.bench.common.drive import drive
-from eagle3_tools.bench.common.engine_programs import EnginePrograms, place
+from eagle3_tools.bench.common.engine_programs import EnginePrograms
 from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.cpu.phases import ENDLESS
 from eagle3_tools.bench.gpu.launched import Launched, launched_by
-from eagle3_tools.bench.studies.equal import SETTINGS
+from eagle3_tools.bench.studies.equal import requests_of
 from eagle3_tools.checks.pool import Last
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.checkpoint import DEFAULTS
@@ -86,11 +85,7 @@ def bare_round(
 ) -> BareRound:
     """Prefill the prompts, one per slot, and time rounds of them."""
     programs = EnginePrograms(pair.target, pair.draft, config)
-    sequences = [place(i, list(p), ENDLESS, config) for i, p in enumerate(prompts)]
-    for sequence in sequences:
-        programs.prefill_sequence(sequence)
-    pages = jnp.asarray([sequence.pages for sequence in sequences], jnp.int32)
-    batch = jnp.arange(len(sequences)), pages
+    batch = programs.fill_slots(prompts, [ENDLESS] * len(prompts))
     kind = ProgramKind.ARGMAX_ROUND if has_argmax(config) else ProgramKind.ROUND
     program = programs.compiled(kind, *batch)
     weights, state = (programs.target_leaves, programs.draft_leaves), programs.state
@@ -108,7 +103,7 @@ def bare_round(
     us = (time.perf_counter() - start) / rounds * 1e6
     launched = launched_by(run)
     kernels = sum(launched.kernels.values()) / rounds
-    return BareRound(len(sequences), rounds, us, kernels, launched)
+    return BareRound(len(prompts), rounds, us, kernels, launched)
 
 
 NO_GPU = "this measures a GPU, and JAX has found none; --dry-run goes without"
@@ -129,7 +124,6 @@ class Work:
 
     @property
     def name(self) -> str:
-        """Name in tables."""
         return f"{self.part}, k={self.k}, batch {self.batch}"
 
 
@@ -156,7 +150,7 @@ def work(job: Work) -> Any:
 
 def measure(pair: LoadedPair, job: Work, *, traced: bool = True) -> Any:
     """Return a BareRound or a ServingLoop, measured on JAX's default device."""
-    requests = requests_of(pair, job)
+    requests = held_out_requests(pair, job)
     longest = max(len(one.prompt_ids) for one in requests) + job.max_tokens
     room = longest if job.part == "loop" else longest + 4 * ROUNDS * (job.k + 1)
     config = EngineConfig(
@@ -172,19 +166,11 @@ def measure(pair: LoadedPair, job: Work, *, traced: bool = True) -> Any:
     return serving_loop(pair, config, requests, traced=traced)
 
 
-def requests_of(pair: LoadedPair, job: Work) -> Sequence[Request]:
-    """Return held-out prompts under all sampling settings, with seeds."""
-    return [
-        Request(
-            f"prompt {i}, {name}",
-            list(prompt.token_ids),
-            replace(sampling, seed=1000 * i + s, max_tokens=job.max_tokens),
-        )
-        for i, prompt in enumerate(held_out(pair.tokenizer, job.prompts))
-        for s, (name, sampling) in enumerate(SETTINGS.items())
-    ]
+def held_out_requests(pair: LoadedPair, job: Work) -> list[Request]:
+    """Return the job's held-out prompts under all sampling settings."""
+    prompts = [prompt.token_ids for prompt in held_out(pair.tokenizer, job.prompts)]
+    return requests_of(prompts, job.max_tokens)
 
 
 def embedded_pair() -> LoadedPair:
-    """Load the embedded pair with default options."""
     return load_pair(Path(demo_target_dir()), Path(demo_draft_dir()), DEFAULTS)

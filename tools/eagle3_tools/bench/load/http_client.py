@@ -63,7 +63,6 @@ class Response:
             yield rest
 
     async def read(self) -> bytes:
-        """Read the whole body."""
         return b"".join([part async for part in self._parts()])
 
     async def _parts(self) -> AsyncIterator[bytes]:

@@ -53,7 +53,6 @@ def source(sampling: Sampling, seed: int) -> Integers:
 def draw_lengths(
     sampling: Sampling, length: int, ratio: float, count: int, integers: Integers
 ) -> list[int]:
-    """Draw `count` lengths."""
     low, high = length_range(sampling, length, ratio)
     return [int(drawn) for drawn in integers(low, high + 1, count)]
 

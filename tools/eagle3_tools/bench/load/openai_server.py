@@ -46,12 +46,12 @@ class Server:
     model: str
     endpoint: Endpoint = "completions"
 
-    def body(self, prompt: Prompt, **options: Any) -> dict[str, Any]:
+    def body(self, prompt: Prompt) -> dict[str, Any]:
         """Build a streamed, greedy request for exactly `prompt.max_tokens` tokens."""
         asked: dict[str, Any] = {"prompt": prompt.text}
         if self.endpoint == "chat":
             asked = {"messages": [{"role": "user", "content": prompt.content}]}
-        fixed = {
+        return asked | {
             "model": self.model,
             "max_tokens": prompt.max_tokens,
             "temperature": 0.0,
@@ -59,7 +59,6 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return {**asked, **fixed, **options}
 
     async def answer(self, prompt: Prompt) -> Outcome:
         """Send a prompt and time the events. Failures are returned, not raised."""

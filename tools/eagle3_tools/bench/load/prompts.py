@@ -42,15 +42,12 @@ def make_prompts(workload: Workload, tokenizer: Tokenizer, count: int, seed: int
     else:
         settles = workload.sampling != "sglang"
         contents = _consecutive(tokenizer, input_lens, integers, settles=settles)
-    return [
-        _prompt(tokenizer, content, max_tokens, workload.chat_template)
-        for content, max_tokens in zip(contents, output_lens, strict=True)
-    ]
-
-
-def _prompt(tokenizer: Tokenizer, content: str, max_tokens: int, templated: bool) -> Prompt:
-    text = _templated(tokenizer, content) if templated else content
-    return Prompt(text, content, len(tokenizer.encode(text, add_special=True)), max_tokens)
+    prompts = []
+    for content, max_tokens in zip(contents, output_lens, strict=True):
+        text = _templated(tokenizer, content) if workload.chat_template else content
+        length = len(tokenizer.encode(text, add_special=True))
+        prompts.append(Prompt(text, content, length, max_tokens))
+    return prompts
 
 
 def _templated(tokenizer: Tokenizer, content: str) -> str:

@@ -83,7 +83,6 @@ class RequestSource:
 
 
 def chat_body(drawn: RandomRequest, _: str | None) -> Body:
-    """Return the body of POST /v1/chat/completions."""
     picture = {"type": "image_url", "image_url": {"url": _data_url(drawn)}}
     content = drawn.content(picture, {"type": "text", "text": drawn.text})
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": drawn.max_tokens}
@@ -100,7 +99,6 @@ def chat_body(drawn: RandomRequest, _: str | None) -> Body:
 
 
 def messages_body(drawn: RandomRequest, _: str | None) -> Body:
-    """Return the body of POST /v1/messages."""
     source = {"type": "base64", "media_type": "image/png", "data": drawn.image}
     content = drawn.content(
         {"type": "image", "source": source}, {"type": "text", "text": drawn.text}

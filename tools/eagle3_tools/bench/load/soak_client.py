@@ -27,7 +27,6 @@ class SoakClient:
         self._previous: str | None = None
 
     async def load(self, deadline: float, outcomes: Outcomes, latencies: list[Latency]) -> None:
-        """Send requests until the deadline."""
         while time.monotonic() < deadline:
             drawn, begun = self._source.draw(self._rng), time.monotonic()
             try:
@@ -40,10 +39,9 @@ class SoakClient:
                 latencies.append(Latency(now, first - begun, now - begun))
             if outcome == "refused":
                 self._previous = None  # Its conversation may have filled the context.
-            outcomes.add(f"{self.path} {drawn.feature}", outcome)
+            outcomes[f"{self.path} {drawn.feature}"][outcome] += 1
 
     async def delete_stored(self) -> None:
-        """Delete the responses of this client."""
         for name in self.stored:
             await request(self._address, "DELETE", f"{RESPONSES}/{name}")
         self.stored, self._previous = [], None

@@ -1,6 +1,6 @@
 """The record of a soak, and the faults that it shows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,6 +10,8 @@ import numpy as np
 MEMORY_GROWTH = 0.05
 SLOWDOWN = 2.0
 """Most that a percentile of the second half may be, times that of the first."""
+Outcomes = defaultdict[str, Counter[str]]
+"""Path and feature -> counts of outcomes."""
 KINDS = ("hung up", "refused")
 QUARTERS = 4
 
@@ -24,7 +26,7 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What an idle server holds. `pages` is a fraction; `processes` are those that it started."""
+    """Contents of an idle server. `pages` is a fraction; `processes` are those that it started."""
 
     memory_mib: float
     open_files: int
@@ -72,7 +74,6 @@ class ServerRecord:
 
     @property
     def faults(self) -> list[str]:
-        """A line for each fault."""
         found = list(self.after.leaks_since(self.before))
         if self.memory_growth > MEMORY_GROWTH:
             found.append(f"memory grew by {100 * self.memory_growth:.1f}%")
@@ -120,22 +121,6 @@ class SoakRecord:
                 yield f"{name}: {earlier:.2f} s in the first half, {later:.2f} s in the second"
         for server in self.servers:
             yield from server.faults
-
-
-class Outcomes:
-    """Counts of outcomes by path and feature."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, dict[str, int]] = {}
-
-    def add(self, row: str, outcome: str) -> None:
-        """Count an outcome of a request to a path with a feature."""
-        counts = self.counts.setdefault(row, {})
-        counts[outcome] = counts.get(outcome, 0) + 1
-
-    def total(self) -> dict[str, int]:
-        """Return the counts over all rows."""
-        return total(self.counts)
 
 
 def total(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

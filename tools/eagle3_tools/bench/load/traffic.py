@@ -13,15 +13,11 @@ from eagle3_tools.bench.load.prompts import Prompt
 
 @dataclass(frozen=True)
 class Traffic:
-    """Outcomes in request order, `started` in seconds since 1970, `duration` in seconds.
-
-    `late` has the seconds by which each request's task began after its arrival time.
-    """
+    """Outcomes in request order, `started` in seconds since 1970, `duration` in seconds."""
 
     outcomes: list[Outcome]
     started: float
     duration: float
-    late: list[float]
 
 
 def arrival_times(count: int, rate: float, seed: int = 0) -> list[float]:
@@ -45,12 +41,8 @@ async def send(
     times begin when it is sent, not while it waits for others to finish.
     """
     gate = asyncio.Semaphore(concurrency)
-    moments = arrival_times(len(prompts), rate, seed)
 
-    late = [0.0] * len(prompts)
-
-    async def one(number: int, prompt: Prompt) -> Outcome:
-        late[number] = time.perf_counter() - start - moments[number]
+    async def one(prompt: Prompt) -> Outcome:
         async with gate:
             outcome = await server.answer(prompt)
         on_outcome(outcome)
@@ -59,12 +51,12 @@ async def send(
     started, start = time.time(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         tasks = []
-        for number, (prompt, moment) in enumerate(zip(prompts, moments, strict=True)):
+        for prompt, moment in zip(prompts, arrival_times(len(prompts), rate, seed), strict=True):
             if (wait := start + moment - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            tasks.append(group.create_task(one(number, prompt)))
+            tasks.append(group.create_task(one(prompt)))
     duration = time.perf_counter() - start
-    return Traffic([task.result() for task in tasks], started, duration, late)
+    return Traffic([task.result() for task in tasks], started, duration)
 
 
 async def warm_up(server: Server, prompt: Prompt, count: int, concurrency: int) -> None:

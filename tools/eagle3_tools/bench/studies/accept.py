@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,12 +10,17 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from convert.command_line.options import add_options
-from convert.text.tokenizer import load_tokenizer
+from convert.command_line.options import COUNT, add_options
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_jax.speculative.method import COUPLED
-from eagle3_tools.bench.acceptance.answerers import EngineAnswerer, ServerAnswerer, measure_tasks
+from eagle3_tools.bench.acceptance.answerers import (
+    ANSWER_TOKENS,
+    PromptMaker,
+    ServerAnswerer,
+    accept_tables,
+    measure_tasks,
+)
 from eagle3_tools.bench.acceptance.kv_scales import measure_kv_scales
 from eagle3_tools.bench.acceptance.methods import (
     COMPARED,
@@ -32,9 +36,8 @@ from eagle3_tools.bench.acceptance.picture_terms import (
     count_pictures,
     terms_here,
 )
-from eagle3_tools.bench.acceptance.seen_prompts import PromptMaker
 from eagle3_tools.bench.acceptance.tasks import Task, held_out_tasks, read_tasks
-from eagle3_tools.bench.common.accept_length import ANSWER_TOKENS, AcceptRow, accept_tables
+from eagle3_tools.bench.common.accept_length import AcceptRow
 from eagle3_tools.bench.common.command import finish, given_pair
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared, check_demo, check_drafting
@@ -42,7 +45,6 @@ from eagle3_tools.bench.common.held_out import held_out
 from eagle3_tools.bench.load.http_client import Address
 from eagle3_tools.bench.load.openai_server import first_model
 from serve.chat_setup import set_up_images
-from serve.demo import demo_target_dir
 from serve.images.options import ImageEngineFlags, ImageOptions
 from serve.options.engine import add_engine_flags, read_engine_config, write_kv_scales
 from serve.options.pair import ModelFlags
@@ -53,7 +55,6 @@ from serve.options.parallel import (
     read_parallel_options,
 )
 from serve.options.speculation import read_speculation
-from serve.pair.loading import LoadedPair, build_engine, fit_length
 from serve.pair.notices import print_to_stderr
 from serve.sandbox.sandbox import WHOLE_PROCESS
 from serve.text_table import text_table
@@ -61,8 +62,7 @@ from serve.text_table import text_table
 TASK_TOKENS = 512
 """Default limit of answers to tasks from --data."""
 NAMED = ("num_speculative_tokens", "eagle_topk", "num_draft_tokens", "rejection_sample_method")
-TURN_TOKENS = 16
-"""Upper bound of the template's tokens around a turn and its answer."""
+HELD_OUT = "Held-out prompts"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class AcceptRecord:
     num_draft_tokens: int | None
     temperature: float
     rows: list[AcceptRow]
-    tasks: str = "Held-out prompts"
+    tasks: str = HELD_OUT
     terms: PictureTerms | None = None
 
 
@@ -97,7 +97,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="tasks: its *.jsonl and *.parquet files")
     _add_picture_flags(parser)
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 160 (data: 512)"
+        "--max-tokens", type=COUNT, metavar="N", help="tokens of an answer; default 160 (data: 512)"
     )
     parser.add_argument(
         "--compare-methods",
@@ -121,7 +121,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="model's name at --url; default: the first that it lists",
     )
     parser.add_argument(
-        "--concurrency", type=int, default=8, metavar="N", help="requests at a time, at URL"
+        "--concurrency", type=COUNT, default=8, metavar="N", help="requests at a time, at URL"
     )
 
 
@@ -197,15 +197,14 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 def _compare(flags: argparse.Namespace, console: Console) -> int:
     found, pair = conditions(), given_pair(flags)
-    prompts = held_out(pair.tokenizer, flags.prompts)
-    rows = list(compare_methods(pair, prompts, flags.engine, flags.max_model_len))
-    title = f"{len(prompts)} held-out prompts, k={flags.k}: accept length by temperature"
+    tasks = held_out_tasks(flags.prompts)
+    rows = list(compare_methods(pair, tasks, flags.engine, flags.max_model_len))
+    title = f"{len(tasks)} held-out prompts, k={flags.k}: accept length by temperature"
     console.print(methods_table(title, rows))
     return finish(flags, "accept", found, MethodsRecord(flags.k, rows))
 
 
 def print_result(console: Console, record: AcceptRecord) -> None:
-    """Print accept length by category."""
     headings = ["category", "prompts", "tokens", "rounds", "accept length"]
     headings += [f"position {i + 1}" for i in range(len(record.rows[0].per_position))]
     headings += ["rounds by accepted", "distinct bigrams", "answers right"]
@@ -243,7 +242,6 @@ class Measured(NamedTuple):
 
 
 def _here(flags: argparse.Namespace) -> Measured:
-    """Measure a pair in this process."""
     engine_config: EngineConfig = flags.engine
     topk, nodes = engine_config.eagle_topk, engine_config.num_draft_tokens
     drafts = f"k={flags.k}{f' (topk {topk}, {nodes} nodes)' if topk > 1 else ''}"
@@ -251,29 +249,23 @@ def _here(flags: argparse.Namespace) -> Measured:
     how += "".join(f", {name} {value}" for name, value in _others(engine_config))
     if (devices := flags.parallel.tensor_parallel_size) > 1:
         how += f", {devices} devices"
-    length = flags.max_model_len
-    if not flags.data:
-        pair = given_pair(flags)
-        prompts = held_out(pair.tokenizer, flags.prompts)
-        (rows,) = accept_tables(pair, prompts, engine_config, [flags.temperature], length)
-        return Measured(rows, f"Held-out prompts, {how}")
     # Before loading weights, so that a bad file is reported at once.
     tasks, sampling = _tasks(flags), _sampling(flags)
     terms = _terms(flags, tasks)
     pair = given_pair(flags, vision=terms is not None)
     limits = ImageOptions()
     make_prompt = PromptMaker(pair.tokenizer, set_up_images(limits, pair.vision, WHOLE_PROCESS))
-    room = length or _room(pair, make_prompt, tasks, sampling)
-    fitting = fit_length(engine_config, room, pair.target.config)
-    engine = build_engine(pair, fitting, clock=time.perf_counter)
-    rows = measure_tasks(EngineAnswerer(engine, make_prompt, sampling, room), tasks)
+    asked = make_prompt, tasks, engine_config, [sampling], flags.max_model_len
+    (rows,) = accept_tables(pair, *asked)
     if terms and pair.vision:
         policy, template = engine_config.mm_draft_embedding, pair.tokenizer.template_text
         terms = terms_here(terms, policy, template, pair.vision.config, limits)
-    return Measured(rows, f"{flags.data}, {how}", terms)
+    return Measured(rows, f"{flags.data or HELD_OUT}, {how}", terms)
 
 
 def _tasks(flags: argparse.Namespace) -> list[Task]:
+    if not flags.data:
+        return held_out_tasks(flags.prompts)
     return read_tasks(flags.data, flags.prompts, drop_options=flags.drop_options)
 
 
@@ -293,33 +285,16 @@ def _others(config: EngineConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _at_url(flags: argparse.Namespace) -> Measured:
-    """Measure a running server."""
-    if flags.data:
-        tasks = _tasks(flags)
-    else:
-        tasks = held_out_tasks(held_out(load_tokenizer(demo_target_dir()), flags.prompts))
+    tasks = _tasks(flags)
     address = Address.of(flags.url)
     model = flags.served_model_name or asyncio.run(first_model(address))["id"]
     answerer = ServerAnswerer(address, model, _sampling(flags), flags.concurrency)
     rows = measure_tasks(answerer, tasks)
-    what = flags.data or "Held-out prompts"
-    title = f"{what}, {model} at {flags.url}, temperature {flags.temperature:g}"
+    what = f"{flags.data or HELD_OUT}, {model} at {flags.url}"
+    title = f"{what}, temperature {flags.temperature:g}"
     return Measured(rows, title, _terms(flags, tasks))
 
 
 def _sampling(flags: argparse.Namespace) -> SamplingParams:
     tokens = flags.max_tokens or (TASK_TOKENS if flags.data else ANSWER_TOKENS)
     return SamplingParams(temperature=flags.temperature, max_tokens=tokens, seed=0)
-
-
-def _room(
-    pair: LoadedPair, make_prompt: PromptMaker, tasks: list[Task], sampling: SamplingParams
-) -> int:
-    """Return the context that the longest conversation needs, at most the model's."""
-
-    def most(task: Task) -> int:
-        begun = make_prompt(task.messages, task.tools).ids
-        later = sum(len(pair.tokenizer.encode(text)) + TURN_TOKENS for text in task.later)
-        return len(begun) + later + (1 + len(task.later)) * (sampling.max_tokens or 0)
-
-    return min(max(map(most, tasks)), pair.target.config.max_position_embeddings)

@@ -14,7 +14,9 @@ from convert import load_target, save_hf
 from convert.command_line.options import COUNT
 from eagle3_jax.engine.config import EngineConfig
 from eagle3_jax.models.kimi import KimiTarget
-from eagle3_tools.bench.common.accept_length import AcceptRow, accept_tables
+from eagle3_tools.bench.acceptance.answerers import held_out_tables
+from eagle3_tools.bench.acceptance.tasks import held_out_tasks
+from eagle3_tools.bench.common.accept_length import AcceptRow
 from eagle3_tools.bench.common.command import finish, given_pair, target_directory
 from eagle3_tools.bench.common.conditions import allowed_cores, conditions, move_host, pin
 from eagle3_tools.bench.common.flags import add_pair_flags, add_shared
@@ -25,7 +27,7 @@ from eagle3_tools.bench.cpu.context import ContextResult, compare_contexts
 from eagle3_tools.bench.cpu.kimi_108m import random_target
 from eagle3_tools.bench.cpu.llama_peer import LlamaPeer, missing_package
 from eagle3_tools.bench.cpu.load import LoadResult, measure_load, print_load
-from eagle3_tools.bench.cpu.plain import CONTEXT, Peer, PlainResult, StepTimes, compare_plain
+from eagle3_tools.bench.cpu.plain import CONTEXT, Generate, PlainResult, StepTimes, compare_plain
 from eagle3_tools.bench.cpu.rounds import RoundResult, compare_rounds
 from eagle3_tools.bench.cpu.served import ServedResult, compare_served
 from eagle3_tools.bench.cpu.tower import TowerResult, compare_towers
@@ -65,7 +67,6 @@ class CpuRecord:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags: the pair, the parts, repetitions and core."""
     add_pair_flags(parser, load=False)
     parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
     add_shared(parser, "--repetitions")
@@ -96,7 +97,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
-    """Run the selected parts and print them."""
     # Before JAX and torch start: both size their thread pools by the cores they may use.
     allowed = allowed_cores()
     notify = Console(stderr=True).print
@@ -123,7 +123,6 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, record: CpuRecord) -> None:
-    """Print all parts that were measured."""
     if record.plain:
         print_plain(console, record.plain)
     if record.served:
@@ -199,7 +198,6 @@ def print_floor(console: Console, result: PlainResult) -> None:
 
 
 def print_profile(console: Console, result: PlainResult) -> None:
-    """Print a step's time by operation."""
     whole = sum(operation.microseconds for operation in result.profile)
     columns = {
         "operation": lambda found: found.name,
@@ -306,12 +304,14 @@ def _in_dtype(target: KimiTarget, dtype: str) -> Any:
         return load_target(directory)
 
 
-def _peer(name: str, target: KimiTarget, dtype: str, batch: int, flags: argparse.Namespace) -> Peer:
+def _peer(
+    name: str, target: KimiTarget, dtype: str, batch: int, flags: argparse.Namespace
+) -> Generate:
     if name == LLAMA:
         make: Any = partial(LlamaPeer, dtype=jnp.dtype(dtype), batch=batch, context=CONTEXT)
     else:
         make = partial(TransformersPeer, dtype=dtype, compiled=name == COMPILED)
-    return make(target, threads=flags.cpu_threads)
+    return make(target, threads=flags.cpu_threads).generate
 
 
 def run_rounds(
@@ -319,10 +319,11 @@ def run_rounds(
 ) -> list[RoundResult]:
     """Measure a pair's speculative round, and its accept length on held-out prompts."""
     prompts, results = held_out(pair.tokenizer, per_category), []
+    tasks = held_out_tasks(per_category)
     accept: dict[int, AcceptRow] = {}
     for k in WIDTHS:
         notify(f"accept length: k={k} on {len(prompts)} held-out prompts")
-        accept[k] = accept_tables(pair, prompts, EngineConfig(k), [0.0])[0][-1]
+        accept[k] = held_out_tables(pair, tasks, EngineConfig(k), [0.0])[0][-1]
     for batch in BATCHES:
         notify(f"rounds: batch {batch}")
         ids = [prompt.token_ids for prompt in prompts]

@@ -6,28 +6,26 @@ Each check runs in its own process, so that a crash or hang becomes a finding.
 import argparse
 import os
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from convert.command_line.options import add_options
+from convert.command_line.options import COUNT, POSITIVE, add_options
 from convert.command_line.stopping import status_of
 from convert.hub.checkpoint import find_config
 from convert.hub.source import add_hub_flags, source_of
 from eagle3_jax.engine.config import OPERATIONS, EngineConfig
 from eagle3_tools.bench.common.flags import add_shared
-from eagle3_tools.bench.doctor.findings import Finding, Work, work
+from eagle3_tools.bench.doctor.findings import Finding, Work, each, work
 from eagle3_tools.checks.record import write_json
 from serve.demo import demo_draft_dir, demo_target_dir
 from serve.options.engine import EngineFlags, under_flags_names
 from serve.options.speculation import TreeFlags
 
-LIMIT_S = 300.0
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the model, the devices and the report."""
     parser.set_defaults(check=_check)
     both = "config.json, or a directory or hub id with one"
     parser.add_argument("--model", metavar="PATH", help=f"what will be served: {both}")
@@ -42,22 +40,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         *("--tensor-parallel-size", "-tp"),
-        type=int,
+        type=COUNT,
         metavar="N",
         help="whose shapes kernels have; default: the largest that devices and model allow",
     )
     parser.add_argument(
         *("--decode-context-parallel-size", "-dcp"),
-        type=int,
+        type=COUNT,
         default=1,
         metavar="N",
         help="devices that divide a context, in kernels' shapes and rounds; default: 1",
     )
     _add_engine_flags(parser)
     add_options(parser, EngineFlags, "xla_kernels")
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds that each check may take"
-    )
+    limit = {"type": POSITIVE, "default": 300.0, "metavar": "S"}
+    parser.add_argument("--limit", **limit, help="seconds that each check may take")
     add_shared(
         parser, "--json", help="write all findings, for a bug report; without names and secrets"
     )
@@ -98,19 +95,12 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("--demo brings its own pair; leave --model and --draft out")
     if flags.draft and not flags.model:
         raise ValueError("--draft needs the target it was made for: --model")
-    if flags.tensor_parallel_size is not None and flags.tensor_parallel_size < 1:
-        raise ValueError(
-            f"--tensor-parallel-size must be at least 1; got {flags.tensor_parallel_size}"
-        )
-    if (parts := flags.decode_context_parallel_size) < 1 or (
-        flags.tensor_parallel_size and flags.tensor_parallel_size % parts
-    ):
+    parts = flags.decode_context_parallel_size
+    if flags.tensor_parallel_size and flags.tensor_parallel_size % parts:
         raise ValueError(
             f"--decode-context-parallel-size must divide --tensor-parallel-size; got {parts}"
         )
     _engine(flags)
-    if not flags.limit > 0:
-        raise ValueError(f"--limit must be above 0; got {flags.limit}")
     if unknown := [name for name in flags.xla_kernels if name not in OPERATIONS]:
         raise ValueError(
             f"--xla-kernels must be among {', '.join(OPERATIONS)}; got {', '.join(unknown)}"
@@ -124,7 +114,7 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
     """
     # The processes of several checks share the devices.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from eagle3_tools.bench.doctor.examination import Examination, Examined
+    from eagle3_tools.bench.doctor.examination import Examined, examine
     from eagle3_tools.bench.doctor.served import Served
 
     model, draft = flags.model, flags.draft
@@ -134,12 +124,11 @@ def run(flags: argparse.Namespace, console: Console, work: Work = work) -> int:
         model = model and find_config(source_of(flags, model, flags.revision))
         draft = draft and find_config(source_of(flags, draft, flags.draft_revision))
     served = Served(model, draft, flags.tensor_parallel_size, _engine(flags))
-    examined = Examined()
-    examination = Examination(served, flags.xla_kernels, flags.limit, work)
+    examined, runs = Examined(), partial(each, limit_s=flags.limit, work=work)
     try:
         with _progress() as progress:
             task = progress.add_task("looking at the machine")
-            for finding in examination.run(examined):
+            for finding in examine(examined, served, flags.xla_kernels, runs):
                 print_finding(console, finding)
                 progress.update(task, description=f"after {finding.check} {finding.subject}")
     except KeyboardInterrupt as stopped:

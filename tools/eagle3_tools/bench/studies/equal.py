@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
+from convert.command_line.options import COUNT
 from eagle3_jax.engine import CollectedOutput, Engine, EngineConfig, Request
 from eagle3_jax.sampling.params import SamplingParams
 from eagle3_tools.bench.common.command import finish, given_pair
@@ -68,12 +69,10 @@ class EqualResult:
 
     @property
     def holds(self) -> bool:
-        """True if all checks passed."""
         return not self.failures
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the pair and of the amount of work."""
     add_pair_flags(parser)
     add_parallel_flags(parser)
     parser.add_argument(
@@ -81,7 +80,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--prompts", help="held-out prompts a category; default 40 (quick: 2)")
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="tokens of an answer; default 64 (quick: 24)"
+        "--max-tokens", type=COUNT, metavar="N", help="tokens of an answer; default 64 (quick: 24)"
     )
     parser.add_argument(
         "--rejection-sample-method", default="coupled", metavar="NAME", help="coupled"
@@ -112,7 +111,6 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_case(console: Console, case: CaseResult) -> None:
-    """Print one line for a finished case."""
     role = "reference" if case.reference else f"{case.identical} of {case.compared} equal"
     preempted = f", {case.preemptions} preemptions" if case.preemptions else ""
     console.print(f"{case.name}: {role}{preempted} ({case.tokens} tokens, {case.seconds:.0f} s)")
@@ -121,7 +119,6 @@ def print_case(console: Console, case: CaseResult) -> None:
 
 
 def print_result(console: Console, result: EqualResult) -> None:
-    """Print the totals and every failure."""
     console.print(
         f"{result.prompts} prompts x {len(result.settings)} settings: {result.identical} of "
         f"{result.compared} answers identical, {result.ties} differ by a tie, "
@@ -173,6 +170,19 @@ def summarize(cases: list[CaseResult], prompts: int, max_tokens: int) -> EqualRe
     )
 
 
+def requests_of(prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Request]:
+    """Return the prompts under all sampling settings, with seeds."""
+    return [
+        Request(
+            f"prompt {i}, {name}",
+            list(prompt),
+            replace(sampling, seed=1000 * i + s, max_tokens=max_tokens),
+        )
+        for i, prompt in enumerate(prompts)
+        for s, (name, sampling) in enumerate(SETTINGS.items())
+    ]
+
+
 class _Runner:
     """The requests of every prompt and setting, and the engines that answer them."""
 
@@ -185,15 +195,7 @@ class _Runner:
     ) -> None:
         assert pair.draft is not None, "the flags ask for a draft"
         self._pair, self._context_parts = pair, context_parts
-        self._requests = [
-            Request(
-                f"prompt {i}, {name}",
-                list(prompt),
-                replace(sampling, seed=1000 * i + s, max_tokens=max_tokens),
-            )
-            for i, prompt in enumerate(prompts)
-            for s, (name, sampling) in enumerate(SETTINGS.items())
-        ]
+        self._requests = requests_of(prompts, max_tokens)
         longest = max(map(len, prompts)) + max_tokens
         self._max_len = -(-longest // PAGE_SIZE) * PAGE_SIZE
         self._scorer = Scorer(pair.target, self._max_len, pair.eos_token_ids)

@@ -10,26 +10,26 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.console import Console
 
+from convert.command_line.options import COUNT
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_shared, check_flags, use_embedded_pair
 from eagle3_tools.bench.equality.ties import Difference, Scorer, describe
-from eagle3_tools.bench.gpu.launched import Launched
 from eagle3_tools.bench.gpu.worker import (
     NO_GPU,
     BareRound,
     ServingLoop,
     Work,
     embedded_pair,
+    held_out_requests,
     measure,
-    requests_of,
     use_full_precision,
     work,
 )
+from eagle3_tools.checks.check import print_lines
 from eagle3_tools.checks.pool import Failure, run_each
 from eagle3_tools.checks.record import Record
 from eagle3_tools.kernel_bench.carry import THERE, carry
@@ -43,7 +43,6 @@ MODULES = ("eagle3_tools.bench.cli", "eagle3_tools.bench.studies.gpu")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags: number and length of answers, time limit of a part."""
     use_embedded_pair(parser)
     parser.set_defaults(check=_check)
     parser.add_argument(
@@ -54,10 +53,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crash", choices=PARTS, help="in a dry run, end the process of this part")
     parser.add_argument("--carry", metavar="DIR", help="write what a machine without network needs")
     parser.add_argument(
-        "--batch", type=int, default=8, metavar="N", help="sequences decoded together"
+        "--batch", type=COUNT, default=8, metavar="N", help="sequences decoded together"
     )
     parser.add_argument(
-        "--max-tokens", type=int, default=32, metavar="N", help="tokens of an answer"
+        "--max-tokens", type=COUNT, default=32, metavar="N", help="tokens of an answer"
     )
     parser.add_argument(
         "--limit", type=float, default=240.0, metavar="S", help="seconds for one part"
@@ -84,7 +83,7 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     """Measure and compare; return 1 if a token or a launch is wrong, 2 without a GPU."""
     if flags.carry:
         carried = carry(Path(flags.carry), "eagle3_tools.bench gpu", PACKAGES, MODULES, NOT_CARRIED)
-        console.print("\n".join(carried.lines()), markup=False, soft_wrap=True)
+        print_lines(console, carried)
         return 0
     use_full_precision(dry_run=flags.dry_run)
     size = flags.k, flags.batch, flags.prompts, flags.max_tokens, flags.dry_run
@@ -93,12 +92,13 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     record.begin()
     record.add("conditions", dry_run=flags.dry_run, **asdict(conditions()))
     holds, found = True, list[ServingLoop]()
-    for job, result in zip(jobs, _in_processes(jobs, flags.limit), strict=True):
+    results = run_each(work, jobs, processes=1, limit_s=flags.limit)
+    for job, result in zip(jobs, results, strict=True):
         if isinstance(result, Failure) and NO_GPU in result.reason:
             print(NO_GPU, file=sys.stderr)
             return 2
         record.add(job.part, holds=getattr(result, "holds", False), **asdict(result))
-        console.print(f"{job.name}: {_line(result)}", markup=False, soft_wrap=True)
+        print_lines(console, [f"{job.name}: {_line(result)}"])
         holds &= not isinstance(result, Failure) and result.holds
         found += [result] if isinstance(result, ServingLoop) else []
     for loop in found:
@@ -113,14 +113,10 @@ def run(flags: argparse.Namespace, console: Console) -> int:
     return 0 if holds else 1
 
 
-def _in_processes(jobs: Sequence[Work], limit_s: float) -> Any:
-    return run_each(work, jobs, processes=1, limit_s=limit_s)
-
-
 def differing(pair: LoadedPair, job: Work, loop: ServingLoop) -> list[Difference]:
     """Compare the loop's answers with those of this process's device."""
     expected = measure(pair, job, traced=False)
-    requests = requests_of(pair, job)
+    requests = held_out_requests(pair, job)
     longest = max(len(one.prompt_ids) for one in requests) + job.max_tokens
     scorer = Scorer(pair.target, longest, pair.eos_token_ids)
     return scorer.differences(requests, expected.answers, loop.answers)
@@ -141,14 +137,11 @@ def _line(result: BareRound | ServingLoop | Failure) -> str:
     if isinstance(result, Failure):
         return f"{result}"
     verdict = "nothing but the engine's programs" if result.holds else "MORE than its programs"
-    said = f"{verdict}{_foreign(result.launched)}"
+    foreign = result.launched.foreign if result.launched else []
+    said = f"{verdict}: {', '.join(foreign)}" if foreign else verdict
     if isinstance(result, ServingLoop):
         return f"{result.tokens_per_s:.0f} tokens/s on {result.device}; launched {said}"
     return (
         f"{result.us:.0f} us a round, {result.kernels:.1f} kernels; {result.launched.programs} "
         f"programs in {result.rounds} rounds; launched {said}"
     )
-
-
-def _foreign(launched: Launched | None) -> str:
-    return f": {', '.join(launched.foreign)}" if launched and launched.foreign else ""

@@ -10,7 +10,6 @@ from eagle3_tools.bench.studies.sweep import print_result
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the results and the output directory."""
     use_embedded_pair(parser)
     parser.add_argument("results", nargs="+", metavar="DIR", help="--output of sweeps")
     parser.add_argument(

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
+from convert.command_line.options import COUNT, number
 from eagle3_tools.bench.common.command import finish
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import add_shared, use_embedded_pair
@@ -25,7 +26,7 @@ from eagle3_tools.bench.load.http_client import Address
 from eagle3_tools.bench.load.random_requests import PROTOCOLS, RequestSource
 from eagle3_tools.bench.load.server_process import serving
 from eagle3_tools.bench.load.soak_client import SoakClient
-from eagle3_tools.bench.load.soak_record import Latency, Outcomes, SoakRecord, percentiles
+from eagle3_tools.bench.load.soak_record import Latency, Outcomes, SoakRecord, percentiles, total
 from eagle3_tools.bench.load.soak_server import SoakServer
 from serve.pair.notices import Notify
 
@@ -39,15 +40,15 @@ IDLE_S = 3.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags: duration, clients and pages."""
     use_embedded_pair(parser)
-    parser.add_argument("--seconds", type=float, default=600.0, help="duration of the run")
+    long_enough = number(float, "a number, 1 or more", lambda seconds: seconds >= 1)
+    parser.add_argument("--seconds", type=long_enough, default=600.0, help="duration of the run")
     parser.add_argument(
-        "--concurrency", type=int, default=20, metavar="N", help="concurrent clients"
+        "--concurrency", type=COUNT, default=20, metavar="N", help="concurrent clients"
     )
     parser.add_argument(
         "--pages",
-        type=int,
+        type=COUNT,
         default=129,
         metavar="N",
         help="pages of each KV cache; few pages force preemptions",
@@ -75,7 +76,6 @@ def run(flags: argparse.Namespace, console: Console) -> int:
 
 
 def print_result(console: Console, result: SoakRecord) -> None:
-    """Print the outcomes, and what each server held before and after."""
     console.print(f"{result.seconds:.0f} s, {result.concurrency} clients, signals {result.signals}")
     for row, outcomes in sorted(result.outcomes.items()):
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(outcomes.items()))
@@ -93,7 +93,7 @@ def print_result(console: Console, result: SoakRecord) -> None:
 
 
 async def _soak(flags: argparse.Namespace, servers: list[SoakServer], notify: Notify) -> SoakRecord:
-    source, outcomes = RequestSource(user_prompts(flags.prompts)), Outcomes()
+    source, outcomes = RequestSource(user_prompts(flags.prompts)), Outcomes(Counter)
     signals, latencies = Counter[str](), list[Latency]()
     paths = list(PROTOCOLS)
     clients = [
@@ -118,7 +118,7 @@ async def _soak(flags: argparse.Namespace, servers: list[SoakServer], notify: No
     return SoakRecord(
         time.monotonic() - start,
         flags.concurrency,
-        outcomes.counts,
+        {row: dict(counts) for row, counts in outcomes.items()},
         dict(signals),
         percentiles(latencies),
         [await server.end() for server in servers],
@@ -154,5 +154,5 @@ async def _watch(
         memory = [server.sample_memory() for server in servers]
         if second % 3 == 0:
             shown = ", ".join(f"{mib:.0f}" for mib in memory)
-            notify(f"{left:4.0f} s left, {shown} MiB, {outcomes.total()}")
+            notify(f"{left:4.0f} s left, {shown} MiB, {total(outcomes)}")
         await asyncio.sleep(10)

@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from convert.command_line.options import COUNT, COUNT_OR_0, POSITIVE, add_options, option
 from convert.command_line.stopping import status_of
 from eagle3_tools.bench.common.conditions import conditions
 from eagle3_tools.bench.common.flags import check_demo
-from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO, Workload
+from eagle3_tools.bench.load.lengths import SAMPLINGS, USUAL_RATIO, Endpoint, Sampling, Workload
 from eagle3_tools.bench.load.server_process import serving
 from eagle3_tools.bench.sweep.configurations import Configuration, SweepPlan
 from eagle3_tools.bench.sweep.measure import find_subject, measure
@@ -20,129 +22,133 @@ from eagle3_tools.bench.sweep.rows import SPEED, SPOKEN, SYNTHETIC, rows_of
 from eagle3_tools.checks.check import table_of
 
 READY_TIMEOUT_S = 3600.0
-LENGTHS, DEMO_LENGTHS = ["1024/1024"], ["256/128"]
-"""ISL/OSL. The embedded pair has a context of 1024 tokens."""
+LENGTHS, DEMO_LENGTHS = (1024, 1024), (256, 128)
+"""ISL and OSL. The embedded pair has a context of 1024 tokens."""
+
+
+def _lengths(text: str) -> tuple[int, int]:
+    isl, _, osl = text.partition("/")
+    if not (isl.isdigit() and osl.isdigit() and int(isl) and int(osl)):
+        raise argparse.ArgumentTypeError(
+            f"must be ISL/OSL in tokens, such as 1024/1024; got {text!r}"
+        )
+    return int(isl), int(osl)
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """The servers to start, or the one that runs."""
+
+    model: str | None = option("MODEL", "start servers of this target", nargs="?")
+    draft: str | None = option("--draft DRAFT", "draft of MODEL")
+    demo: bool = option(
+        "--demo", "use the small embedded model pair (the default without MODEL and --url)"
+    )
+    configurations: tuple[str, ...] = option(
+        "--configurations NAME",
+        "plain, kN (N drafts a round), goldenN (synthetic acceptance at InferenceX's length)",
+        default=("plain", "k3"),
+        nargs="+",
+    )
+    server_flags: tuple[str, ...] = option(
+        "--server-flags FLAG",
+        "flags of eagle3-serve for these servers; must be the last flag here",
+        default=(),
+        nargs=argparse.REMAINDER,
+    )
+    url: str | None = option("--url URL", "address of a running OpenAI server to measure instead")
+    label: str = option("--label NAME", "name of that server in results", default="server")
+    served_model_name: str | None = option(
+        "--served-model-name NAME", "model's name at --url; default: the first that it lists"
+    )
+    tokenizer: str | None = option(
+        "--tokenizer MODEL", "tokenizer directory or hub id, if the model has none"
+    )
+    endpoint: Endpoint = option(
+        "--endpoint",
+        "endpoint of the server",
+        default="completions",
+        choices=("completions", "chat"),
+    )
+
+
+@dataclass(frozen=True)
+class LoadFlags:
+    """The requests."""
+
+    lengths: tuple[tuple[int, int], ...] | None = option(
+        "--lengths ISL/OSL",
+        "tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
+        _lengths,
+        nargs="+",
+    )
+    concurrency: tuple[int, ...] = option(
+        "--concurrency C", "requests at a time", COUNT, default=(4, 8, 16, 32, 64), nargs="+"
+    )
+    sampling: Sampling = option(
+        "--sampling",
+        "client whose rule draws lengths and prompts",
+        default="inferencex",
+        choices=SAMPLINGS,
+    )
+    range_ratio: float | None = option(
+        "--range-ratio R",
+        "spread of the random lengths, as that client defines it; default 0.8, 0, 0",
+        float,
+    )
+    sharegpt: str | None = option(
+        "--sharegpt FILE", "ShareGPT file whose prompts SGLang's `random` data set repeats"
+    )
+    chat_template: bool = option(
+        "--chat-template",
+        "apply the chat template to prompts, as the training of drafts does",
+        default=True,
+        action=argparse.BooleanOptionalAction,
+    )
+    seeds: tuple[int, ...] = option(
+        "--seeds SEED", "seeds of the traffic, one run each", int, default=(0, 1, 2), nargs="+"
+    )
+    prompts_per_client: int = option(
+        "--prompts-per-client N", "measured prompts", COUNT, default=10
+    )
+    warmups_per_client: int = option(
+        "--warmups-per-client N", "unmeasured ones before", COUNT_OR_0, default=2
+    )
+    request_rate: float = option(
+        "--request-rate R",
+        "requests a second, Poisson; inf: all at once",
+        POSITIVE,
+        default=float("inf"),
+    )
+
+
+@dataclass(frozen=True)
+class ResultFlags:
+    """The record."""
+
+    output: str = option(
+        "--output DIR", "directory of the results, a file for each run", default="sweep"
+    )
+    gpus: int = option(
+        "--gpus N",
+        "number of GPUs that serve the model, for throughput per GPU",
+        COUNT,
+        default=1,
+    )
+    device: str | None = option("--device TEXT", "what the server runs on, for the record")
+    percentiles: tuple[float, ...] = option(
+        "--percentiles P",
+        "percentiles of latencies to report",
+        float,
+        default=(50, 90, 99, 99.9),
+        nargs="+",
+    )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of servers, load and results."""
     parser.set_defaults(check=check_demo)
-    _add_servers(parser.add_argument_group("servers"))
-    _add_load(parser.add_argument_group("load"))
-    _add_result(parser.add_argument_group("result"))
-
-
-def _add_servers(group: Any) -> None:
-    group.add_argument("model", metavar="MODEL", nargs="?", help="start servers of this target")
-    group.add_argument("--draft", metavar="DRAFT", help="draft of MODEL")
-    group.add_argument(
-        "--demo",
-        action="store_true",
-        help="use the small embedded model pair (the default without MODEL and --url)",
-    )
-    group.add_argument(
-        "--configurations",
-        nargs="+",
-        default=["plain", "k3"],
-        metavar="NAME",
-        help="plain, kN (N drafts a round), goldenN (synthetic acceptance at InferenceX's length)",
-    )
-    group.add_argument(
-        "--server-flags",
-        nargs=argparse.REMAINDER,
-        default=[],
-        help="flags of eagle3-serve for these servers; must be the last flag here",
-    )
-    group.add_argument(
-        "--url", metavar="URL", help="address of a running OpenAI server to measure instead"
-    )
-    group.add_argument(
-        "--label", default="server", metavar="NAME", help="name of that server in results"
-    )
-    group.add_argument(
-        "--served-model-name",
-        metavar="NAME",
-        help="model's name at --url; default: the first that it lists",
-    )
-    group.add_argument(
-        "--tokenizer", metavar="MODEL", help="tokenizer directory or hub id, if the model has none"
-    )
-    group.add_argument(
-        "--endpoint",
-        choices=("completions", "chat"),
-        default="completions",
-        help="endpoint of the server",
-    )
-
-
-def _add_load(group: Any) -> None:
-    group.add_argument(
-        "--lengths",
-        nargs="+",
-        metavar="ISL/OSL",
-        help="tokens of prompt and answer; default 1024/1024 (demo: 256/128)",
-    )
-    several = {"type": int, "nargs": "+", "metavar": "C", "default": [4, 8, 16, 32, 64]}
-    group.add_argument("--concurrency", **several, help="requests at a time")
-    group.add_argument(
-        "--sampling",
-        choices=SAMPLINGS,
-        default="inferencex",
-        help="client whose rule draws lengths and prompts",
-    )
-    group.add_argument(
-        "--range-ratio",
-        type=float,
-        metavar="R",
-        help="spread of the random lengths, as that client defines it; default 0.8, 0, 0",
-    )
-    group.add_argument(
-        "--sharegpt",
-        metavar="FILE",
-        help="ShareGPT file whose prompts SGLang's `random` data set repeats",
-    )
-    group.add_argument(
-        "--chat-template",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="apply the chat template to prompts, as the training of drafts does",
-    )
-    add, seeds = group.add_argument, {"type": int, "nargs": "+", "metavar": "SEED"}
-    add("--seeds", **seeds, default=[0, 1, 2], help="seeds of the traffic, one run each")
-    add("--prompts-per-client", type=int, default=10, metavar="N", help="measured prompts")
-    add("--warmups-per-client", type=int, default=2, metavar="N", help="unmeasured ones before")
-    group.add_argument(
-        "--request-rate",
-        type=float,
-        default=float("inf"),
-        metavar="R",
-        help="requests a second, Poisson; inf: all at once",
-    )
-
-
-def _add_result(group: Any) -> None:
-    group.add_argument(
-        "--output",
-        default="sweep",
-        metavar="DIR",
-        help="directory of the results, a file for each run",
-    )
-    group.add_argument(
-        "--gpus",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of GPUs that serve the model, for throughput per GPU",
-    )
-    group.add_argument("--device", metavar="TEXT", help="what the server runs on, for the record")
-    group.add_argument(
-        "--percentiles",
-        type=float,
-        nargs="+",
-        default=[50, 90, 99, 99.9],
-        metavar="P",
-        help="percentiles of latencies to report",
-    )
+    for title, table in (("servers", ServerFlags), ("load", LoadFlags), ("result", ResultFlags)):
+        add_options(parser.add_argument_group(title), table)
 
 
 def run(flags: argparse.Namespace, console: Console) -> int:
@@ -183,20 +189,12 @@ def read_plan(flags: argparse.Namespace) -> SweepPlan:
             raise ValueError("speculative configurations of MODEL need its draft: --draft DIR")
     if flags.sharegpt and flags.sampling != "sglang":
         raise ValueError("--sharegpt belongs to --sampling sglang")
-    if not flags.request_rate > 0:
-        raise ValueError(f"--request-rate must be positive; got {flags.request_rate}")
-    if min(flags.prompts_per_client, flags.gpus, *flags.concurrency) < 1:
-        raise ValueError("--prompts-per-client, --gpus and --concurrency must be at least 1")
     ratio = USUAL_RATIO[flags.sampling] if flags.range_ratio is None else flags.range_ratio
-    lengths = flags.lengths or (LENGTHS if flags.model or flags.url else DEMO_LENGTHS)
+    usual = LENGTHS if flags.model or flags.url else DEMO_LENGTHS
+    load = flags.sampling, ratio, flags.chat_template, flags.sharegpt
     own_device = "not said" if flags.url else conditions().cpu
     plan = SweepPlan(
-        [
-            Workload(
-                *parse_lengths(text), flags.sampling, ratio, flags.chat_template, flags.sharegpt
-            )
-            for text in lengths
-        ],
+        [Workload(isl, osl, *load) for isl, osl in flags.lengths or [usual]],
         flags.concurrency,
         flags.seeds,
         flags.prompts_per_client,
@@ -209,14 +207,6 @@ def read_plan(flags: argparse.Namespace) -> SweepPlan:
     )
     assert plan.longest  # Refuses impossible lengths and ratios before a server starts.
     return plan
-
-
-def parse_lengths(text: str) -> tuple[int, int]:
-    """Parse ISL/OSL; raise ValueError for anything else."""
-    isl, _, osl = text.partition("/")
-    if not (isl.isdigit() and osl.isdigit() and int(isl) and int(osl)):
-        raise ValueError(f"--lengths are ISL/OSL in tokens, such as 1024/1024; got {text!r}")
-    return int(isl), int(osl)
 
 
 def _results(

@@ -28,7 +28,6 @@ class SweepPlan:
 
     @property
     def runs(self) -> int:
-        """Number of runs for one configuration."""
         return len(self.workloads) * len(self.concurrencies) * len(self.seeds)
 
     @property

@@ -46,7 +46,6 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG and SVG."""
     with matplotlib.rc_context(STYLE):
         figure.savefig(path.with_suffix(".png"), dpi=150)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

@@ -37,18 +37,15 @@ class SweepProgress:
         self._bar.reset(self._task, total=None, description=f"starting {configuration}")
 
     def begin(self, point: Point, requests: int) -> None:
-        """Show a new run, including its warm-up."""
         load = point.workload
         where = f"{point.configuration} {load.isl}/{load.osl} x {point.concurrency}"
         run = f"[{self._ended + 1}/{self._runs}] {where} seed {point.seed}"
         self._bar.reset(self._task, total=requests, description=run)
 
     def on_outcome(self, _: Outcome) -> None:
-        """Count a finished request."""
         self._bar.advance(self._task)
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Print the result of a finished run."""
         self._ended += 1
         ours = result["eagle3"]
         failed = f", {ours['failed']} FAILED: {ours['first_error']}" if ours["failed"] else ""

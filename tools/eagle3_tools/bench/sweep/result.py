@@ -4,7 +4,7 @@ Its utils/process_result.py reads the file. Acceptance has the names of `vllm be
 everything else is under the key `eagle3`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -164,14 +164,12 @@ def _ours(
         "accept_length": counts.accept_length if counts else None,
         "acceptance_per_position": list(counts.per_position) if counts else None,
         "synthetic_acceptance_length": synthetic,
-        "distinct_bigrams": _diversity((o.text for _, o in answers), synthetic, encode),
+        # The text of synthetic acceptance is not the model's.
+        "distinct_bigrams": distinct_bigrams(encode(o.text) for _, o in answers)
+        if synthetic is None
+        else None,
         "conditions": asdict(found),
     }
-
-
-def _diversity(texts: Iterable[str], synthetic: float | None, encode: Encode) -> float | None:
-    """Return None for synthetic acceptance, whose text is not the model's."""
-    return None if synthetic is not None else distinct_bigrams(map(encode, texts))
 
 
 def point_of(result: Mapping[str, Any]) -> str:

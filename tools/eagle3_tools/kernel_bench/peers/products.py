@@ -26,7 +26,6 @@ def tensor(x: jax.Array) -> torch.Tensor:
 
 
 def matmul(arguments: Arguments) -> Peer:
-    """Run a plain product."""
     x, w = map(tensor, arguments[:2])
     return lambda: x @ w
 

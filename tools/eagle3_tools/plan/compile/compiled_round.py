@@ -86,8 +86,13 @@ class AbstractRound:
         )
 
 
-def abstract_round(
-    arch: str,
+def abstract_round(arch: str, *models: Any, **options: Any) -> AbstractRound:
+    """Build `round_program` for a kind of GPU."""
+    with gpu.assume(arch):
+        return AbstractRound(arch, *round_program(*models, **options))
+
+
+def round_program(
     target: Target,
     draft: Eagle3Draft | None,
     config: EngineConfig,
@@ -96,28 +101,26 @@ def abstract_round(
     *,
     kind: ProgramKind = ProgramKind.ROUND,
     vision: VisionModel | None = None,
-) -> AbstractRound:
-    """Build the round's program for max_num_seqs sequences, or a prefill's for one chunk.
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the round of max_num_seqs sequences, or a prefill of one chunk, and its shapes.
 
-    The program is what the engine compiles. Models are abstract; on a mesh they are placed as
-    `eagle3_jax.mesh.shard` defines. vision: tower of an engine that takes images, whose state has
-    their features.
+    The program is what the engine compiles for the current GPU. Models are abstract; on a mesh they
+    are placed as `eagle3_jax.mesh.shard` defines. vision: tower of an engine that takes images,
+    whose state has their features.
     """
-    with gpu.assume(arch):
-        target_leaves, target_structure = flatten_model(target, mesh)
-        draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
+    target_leaves, target_structure = flatten_model(target, mesh)
+    draft_leaves, draft_structure = flatten_model(draft, mesh) if draft else ((), None)
     pair = PairStructure(target_structure, draft_structure, aux_layer_ids, config.method)
     weights = shapes_of((target_leaves, draft_leaves))
     rows = ImageLayout.of(vision, target, draft, config).rows if vision else 0
     state = StateLayout(target, draft, config, len(aux_layer_ids), mesh, rows).shapes()
-    inputs = _batch(config)
-    if kind is ProgramKind.PREFILL:
-        inputs = (shapes_of(empty_chunk(config, images=vision is not None)),)
+    inputs, widths = _batch(config), config.split_widths
+    if kind in (ProgramKind.PREFILL, ProgramKind.ARGMAX_PREFILL):
+        inputs, widths = (shapes_of(empty_chunk(config, images=vision is not None)),), None
     if mesh is not None:
         inputs = jax.tree.map(partial(_sent, mesh), inputs)
-    widths = None if kind is ProgramKind.PREFILL else config.split_widths
     function = program(kind, pair, *weights, state, *inputs, widths=widths)
-    return AbstractRound(arch, function, (*weights, state, *inputs))
+    return function, (*weights, state, *inputs)
 
 
 def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -129,7 +132,6 @@ def _sent(mesh: Mesh, shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _batch(config: EngineConfig) -> tuple[Any, ...]:
-    """Return the shapes of a round's slots and page table."""
     batch = config.max_num_seqs
     shapes = (batch,), (batch, config.pages_per_seq)
     return tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

@@ -34,12 +34,13 @@ def full_size_program(
     pair: AbstractPair,
     memory: Memory,
     kind: ProgramKind = ProgramKind.ROUND,
+    replicas: int = 1,
     **sizes: Any,
 ) -> AbstractRound:
     """Return the lean program of max_num_seqs sequences, with pools as large as the plan's.
 
-    `sizes` are fields of the engine's configuration. Raises RuntimeError if the compiler is not
-    installed.
+    `replicas` share the devices. `sizes` are fields of the engine's configuration. Raises
+    RuntimeError if the compiler is not installed.
     """
     arch, parallel = GPUS[options.gpu].arch, options.parallel
     config = replace(
@@ -49,15 +50,17 @@ def full_size_program(
         kv_cache_dtype=options.kv_cache_dtype,
         # The value does not change the program.
         kv_cache_scale=1.0 if options.kv_cache_dtype == "fp8" else None,
+        data_parallel_size=replicas,
         **sizes,
     )
     mesh = make_mesh(
-        parallel.devices,
+        parallel.devices // replicas,
         enable_expert_parallel=parallel.expert_parallel,
+        data_parallel_size=replicas,
         devices=devices(arch, parallel.devices),
     )
     shard(pair.target, mesh)
-    if pair.draft and parallel.draft_devices > 1:
+    if pair.draft and parallel.draft_devices > 1 and replicas == 1:
         shard(pair.draft, mesh)
     aux = pair.draft.config.aux_layer_ids if pair.draft else ()
     models = pair.target, pair.draft
@@ -114,7 +117,6 @@ def collective_problems(
 
 
 def _draft_passes(options: PlanOptions, pair: AbstractPair) -> int:
-    """Return the passes of a draft that is split over the devices."""
     if pair.draft is None or options.parallel.draft_devices == 1:
         return 0
     return max(1, options.num_speculative_tokens)

@@ -22,15 +22,15 @@ from eagle3_tools.plan.compile.full_size import (
     launches_per_layer,
 )
 from eagle3_tools.plan.compile.report import (
-    GIB,
-    MIB,
+    COLUMNS,
     ProgramReport,
+    pair_options,
     refusals,
     report_of,
     run_command,
     traffic,
 )
-from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
+from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import make_plan, read_pair
 
 MOST_MORE_LAUNCHES = 3
@@ -60,15 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def full_size_options(folder: Path) -> Iterator[PlanOptions]:
-    """Yield options as of eagle3-plan --compile: pages of 64 tokens, no images, and batch 64 unless
-    a pair names another."""
+    """Yield options as of eagle3-plan --compile, batch 64 unless a pair names another."""
     for target, draft, layout, counts in PAIRS:
-        models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
-        sizes = [*layout.split(), "--max-model-len=10240", "--block-size=64"]
-        sizes.append("--language-model-only")
         for k in counts:
-            flags = build_parser().parse_args([*models, *sizes, f"--num-speculative-tokens={k}"])
-            yield read_options(flags)
+            sizes = "--max-model-len=10240", f"--num-speculative-tokens={k}"
+            yield pair_options(folder, target, draft, *layout.split(), *sizes)
 
 
 def report_full_size(options: PlanOptions) -> ProgramReport:
@@ -125,19 +121,8 @@ ROUNDS = Check[PlanOptions, ProgramReport](
         "GPUs": lambda options: _names(options)[2],
         "k": lambda options: f"{options.num_speculative_tokens}",
     },
-    columns={
-        "arguments\nGiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
-        "of\nplan": lambda found: f"{found.argument_bytes / found.planned['arguments']:.2%}",
-        "KV\ntokens": lambda found: f"{found.figures['KV tokens']:,}",
-        "in\nplace": lambda found: f"{found.alias_bytes / found.donated_bytes:.0%}",
-        "tempora-\nries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "launches\na layer": lambda found: f"{found.per_layer:g}",
-        "a\nround": lambda found: f"{found.launches}",
-        "collec-\ntives": lambda found: f"{found.collectives.total()}",
-        "\ns": lambda found: f"{found.seconds:.0f}",
-        "CPU\ns": lambda found: f"{found.cpu_seconds:.0f}",
-        "host\nGiB": lambda found: f"{found.peak_bytes / GIB:.1f}",
-    },
+    columns={name: cell for name, cell in COLUMNS.items() if name != "of\nthe plan"}
+    | {"KV\ntokens": lambda found: f"{found.figures['KV tokens']:,}"},
 )
 
 

@@ -2,8 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from eagle3_tools.aot.expectations import (
     copy_problems,
@@ -13,6 +12,7 @@ from eagle3_tools.aot.expectations import (
 )
 from eagle3_tools.aot.launches import Launch, count, launches
 from eagle3_tools.plan.compile.compiled_round import RoundShape, compile_few_layers
+from eagle3_tools.plan.compile.report import ProgramReport, report_of
 
 GOAL = 16
 """Target for the launches of one MoE layer without collectives; a naive program has about 24."""
@@ -32,33 +32,7 @@ WITHOUT_COPIES = ("gfx950",)
 """Architectures without copied weights. Published float8 weights are not gfx942's own float8."""
 
 
-@dataclass(frozen=True)
-class RoundReport:
-    """Report of a round. layer: launches of one MoE layer in order; per_layer: their number without
-    collectives; program: launches of the whole round."""
-
-    shape: RoundShape
-    layer: tuple[Launch, ...]
-    per_layer: int
-    program: int
-    argument_bytes: int
-    temporary_bytes: int
-    problems: tuple[str, ...]
-    copies: tuple[str, ...]
-    seconds: float
-
-    @property
-    def failures(self) -> list[str]:
-        """Violations that make the check fail."""
-        most = MOST_LAUNCHES[self.shape.scheme, self.shape.batch]
-        return [
-            *self.problems,
-            *(self.copies if self.shape.arch in WITHOUT_COPIES else ()),
-            *([f"{self.per_layer} launches a MoE layer, were {most}"] * (self.per_layer > most)),
-        ]
-
-
-def report_round(shape: RoundShape) -> RoundReport:
+def report_round(shape: RoundShape) -> ProgramReport:
     """Compile the round and report on the last MoE layer but one, between two MoE layers."""
     begin = time.monotonic()
     compiled = compile_few_layers(shape)
@@ -72,17 +46,27 @@ def report_round(shape: RoundShape) -> RoundReport:
         if any(map(kernel.is_called, ours))
         for problem in kernel_problems(kernel, shape.arch)
     ]
-    return RoundReport(
+    problems += logits_problems(program, weights)
+    copies = [*copy_problems(program, weights), *temporary_problems(program, weights)]
+    return report_of(
         shape,
-        tuple(layer),
-        count(layer),
-        count(found),
-        program.argument_bytes,
-        program.temporary_bytes,
-        (*problems, *logits_problems(program, weights)),
-        (*copy_problems(program, weights), *temporary_problems(program, weights)),
-        round(time.monotonic() - begin, 1),
+        program,
+        round_failures(shape, count(layer), problems, copies),
+        begin=begin,
+        per_layer=count(layer),
+        figures={"copies": len(copies)},
+        layer=tuple(layer),
     )
+
+
+def round_failures(
+    shape: RoundShape, per_layer: int, problems: Iterable[str], copies: Iterable[str]
+) -> Iterator[str]:
+    """Yield violations; per_layer: launches of a MoE layer without collectives."""
+    yield from problems
+    yield from copies if shape.arch in WITHOUT_COPIES else ()
+    if per_layer > (most := MOST_LAUNCHES[shape.scheme, shape.batch]):
+        yield f"{per_layer} launches a MoE layer, were {most}"
 
 
 def launches_of_layers(found: Sequence[Launch]) -> dict[int, list[Launch]]:

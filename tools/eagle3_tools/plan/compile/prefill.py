@@ -20,12 +20,13 @@ from eagle3_tools.plan.compile.full_size_pairs import name_of
 from eagle3_tools.plan.compile.report import (
     MIB,
     ProgramReport,
+    pair_options,
     refusals,
     report_of,
     run_command,
     shared_problems,
 )
-from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
+from eagle3_tools.plan.options import PlanOptions
 from eagle3_tools.plan.planner import make_plan, read_pair
 
 CHUNK = 2048
@@ -43,12 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prefill_options(folder: Path) -> Iterator[PlanOptions]:
-    """Yield options as of eagle3-plan: contexts of 262,144 tokens, pages of 64, no images."""
+    """Yield options as of eagle3-plan: contexts of 262,144 tokens."""
     for target, draft, layout in PAIRS:
-        argv = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
-        argv += [*layout.split(), "--max-model-len=262144", "--block-size=64"]
-        argv += ["--language-model-only", "--max-num-seqs=16"]
-        yield read_options(build_parser().parse_args(argv))
+        sizes = "--max-model-len=262144", "--max-num-seqs=16"
+        yield pair_options(folder, target, draft, *layout.split(), *sizes)
 
 
 def report_prefill(options: PlanOptions) -> ProgramReport:
@@ -79,10 +78,6 @@ def prefill_problems(program: Program, gathered_bytes: int) -> Iterator[str]:
             yield f"{one.kind} of {one.dtype}{list(one.shape)}, {one.nbytes:,} B"
 
 
-def _largest(report: ProgramReport) -> int:
-    return max((one.nbytes for one in report.collectives), default=0)
-
-
 PREFILLS = Check[PlanOptions, ProgramReport](
     name=f"Prefill of {CHUNK:,} tokens at full size: MiB on one device beside weights and pools",
     build=lambda flags: prefill_options(flags.folder),
@@ -93,7 +88,9 @@ PREFILLS = Check[PlanOptions, ProgramReport](
         "tempora-\nries": lambda found: f"{found.temporary_bytes / MIB:.0f}",
         "of these, context\nby the plan": lambda found: f"{found.planned['temporaries'] / MIB:.0f}",
         "a layer's\nwhole context": lambda found: f"{found.figures['context'] / MIB:.0f}",
-        "largest\ncollective": lambda found: f"{_largest(found) / MIB:.0f}",
+        "largest\ncollective": lambda found: (
+            f"{max((one.nbytes for one in found.collectives), default=0) / MIB:.0f}"
+        ),
         "s": lambda found: f"{found.seconds:.0f}",
     },
 )

@@ -6,7 +6,6 @@ other job, so that peak memory is its own.
 
 import logging
 import os
-import re
 import time
 from argparse import ArgumentTypeError
 from collections import Counter
@@ -22,9 +21,11 @@ from convert.command_line.parser import OneLineParser
 from eagle3_tools.aot import Program
 from eagle3_tools.aot.collectives import Collective, collectives
 from eagle3_tools.aot.expectations import MIB, kernel_problems
-from eagle3_tools.aot.launches import count, launches
+from eagle3_tools.aot.launches import Launch, count, launches
+from eagle3_tools.bench.common.conditions import memory_mib
 from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.checks.pool import Failure
+from eagle3_tools.plan.options import PlanOptions, build_parser, read_options
 
 GIB = 1 << 30
 LIMIT_S = 1200.0
@@ -54,6 +55,7 @@ class ProgramReport:
         planned: What the plan says: bytes of `arguments`, of `temporaries`.
         per_layer: Mean launches of a layer without collectives.
         figures: Figures that only programs of this kind have.
+        layer: Launches of one layer in order, if they are to be listed.
         seconds: Elapsed.
         cpu_seconds: Of all threads.
         peak_bytes: Of host memory.
@@ -71,9 +73,39 @@ class ProgramReport:
     planned: Mapping[str, int] = field(default_factory=dict)
     per_layer: float | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
+    layer: tuple[Launch, ...] = ()
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
+
+
+COLUMNS: Mapping[str, Callable[[ProgramReport], str]] = {
+    "arguments\nGiB": lambda found: f"{found.argument_bytes / GIB:.1f}",
+    "of\nplan": lambda found: f"{found.argument_bytes / found.planned['arguments']:.2%}",
+    "in\nplace": lambda found: (
+        f"{found.alias_bytes / found.donated_bytes:.0%}" if found.donated_bytes else ""
+    ),
+    "tempora-\nries MiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
+    "of\nthe plan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
+    "launches\na layer": lambda found: "" if found.per_layer is None else f"{found.per_layer:g}",
+    "launches\nin all": lambda found: f"{found.launches}",
+    "collec-\ntives": lambda found: f"{found.collectives.total()}",
+    "\ns": lambda found: f"{found.seconds:.0f}",
+    "CPU\ns": lambda found: f"{found.cpu_seconds:.0f}",
+    "host\nGiB": lambda found: f"{found.peak_bytes / GIB:.1f}",
+}
+"""Heading -> cell of a report."""
+
+
+def columns(*names: str) -> dict[str, Callable[[ProgramReport], str]]:
+    return {name: COLUMNS[name] for name in names}
+
+
+def pair_options(folder: Path, target: str, draft: str, *flags: str) -> PlanOptions:
+    """Return options of eagle3-plan for a published pair: pages of 64 tokens, no images."""
+    models = [f"--model={folder / target}.config.json", f"--draft={folder / draft}.config.json"]
+    sizes = ["--language-model-only", "--block-size=64"]
+    return read_options(build_parser().parse_args([*models, *sizes, *flags]))
 
 
 def report_of(
@@ -99,7 +131,7 @@ def report_of(
         tuple(dict.fromkeys(problems)),
         seconds=round(time.monotonic() - begin, 1),
         cpu_seconds=round(time.process_time(), 1),
-        peak_bytes=_peak_bytes(),
+        peak_bytes=int(memory_mib(os.getpid(), "VmHWM") * MIB),
         **fields,
     )
 
@@ -161,13 +193,6 @@ def refusals() -> Iterator[list[str]]:
         log.removeHandler(handler)
 
 
-def _peak_bytes() -> int:
-    """Return the peak host memory of this process in bytes."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) << 10 if found else 0
-
-
 Print = Callable[[Console, Sequence[Any], Sequence[ProgramReport | Failure]], bool]
 """Prints jobs and results; returns whether there are no failures."""
 
@@ -204,14 +229,12 @@ def _directory(text: str) -> Path:
 
 
 def seconds(text: str) -> float:
-    """Parse a time above 0."""
     if not (number := float(text)) > 0:
         raise ArgumentTypeError(f"must be above 0; got {text}")
     return number
 
 
 def whole(text: str) -> int:
-    """Parse a whole number of at least 1."""
     if (number := int(text)) < 1:
         raise ArgumentTypeError(f"must be at least 1; got {text}")
     return number

@@ -31,16 +31,16 @@ from eagle3_tools.aot.launches import launches
 from eagle3_tools.aot.targets import target_of
 from eagle3_tools.checks.check import Check, console_of
 from eagle3_tools.kernel_cases.case import AMD, ARCHS
+from eagle3_tools.plan.compile.compiled_round import nbytes
 from eagle3_tools.plan.compile.report import (
-    MIB,
     MOST_BESIDE_PLAN,
     ProgramReport,
+    columns,
     refusals,
     report_of,
     shared_problems,
 )
 from eagle3_tools.plan.model.memory import encoding_bytes
-from eagle3_tools.plan.model.weights import model_bytes
 
 MOST_LAUNCHES = 8
 """Most launches of a block on AMD GPUs: two norms, four products with their biases, q, k and v by
@@ -92,21 +92,15 @@ def report_tower(job: Job) -> ProgramReport:
     """Compile the encoding of an image into retained rows, as in the engine."""
     begin = time.monotonic()
     config = VisionConfig.from_hf(read_json(job.config))
-    model = abstract_vision(config, jnp.bfloat16)
-    graph, weights = nnx.split(model)
+    run, weights, *images = tower_program(config, job.patches)
     tokens = job.patches // config.token_patches
     kept = jax.ShapeDtypeStruct((tokens + 1, config.text_hidden_size), jnp.bfloat16)
-    column: Any = jax.ShapeDtypeStruct((job.patches,), jnp.int32)
-    side = config.patch_size
-    patches = jax.ShapeDtypeStruct((job.patches, 3, side, side), jnp.uint8)
 
-    def encode(weights: nnx.State, kept: Array, patches: Array, places: PatchPositions) -> Array:
-        found = nnx.merge(graph, weights)(patches, places)
-        return kept.at[:tokens].set(found.astype(kept.dtype))
+    def encode(weights: nnx.State, kept: Array, *images: Any) -> Array:
+        return kept.at[:tokens].set(run(weights, *images).astype(kept.dtype))
 
     with refusals() as refused:
-        places = PatchPositions(*[column] * len(PatchPositions._fields))
-        program = compile_program(job.arch, encode, weights, kept, patches, places, donate=(1,))
+        program = compile_program(job.arch, encode, weights, kept, *images, donate=(1,))
     planned, per_block = encoding_bytes(config, job.patches), _launches_per_block(program, config)
     problems = tower_problems(job, config, program, jax.tree.leaves(weights), planned, per_block)
     return report_of(
@@ -116,8 +110,25 @@ def report_tower(job: Job) -> ProgramReport:
         begin=begin,
         planned={"temporaries": planned},
         per_layer=per_block,
-        figures={"weights": model_bytes(model).device_nbytes},
+        figures={"weights": nbytes(jax.tree.leaves(weights))},
     )
+
+
+def tower_program(config: VisionConfig, count: int) -> tuple[Any, ...]:
+    """Return the tower as a function, and its arguments' shapes: weights, `count` patches, places.
+
+    Weights are bfloat16.
+    """
+    graph, weights = nnx.split(abstract_vision(config, jnp.bfloat16))
+    column: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
+    side = config.patch_size
+    patches = jax.ShapeDtypeStruct((count, 3, side, side), jnp.uint8)
+    places = PatchPositions(*[column] * len(PatchPositions._fields))
+
+    def encode(weights: nnx.State, *images: Any) -> Array:
+        return nnx.merge(graph, weights)(*images)
+
+    return encode, weights, patches, places
 
 
 def _launches_per_block(program: Program, config: VisionConfig) -> float:
@@ -137,7 +148,6 @@ def tower_problems(
     planned: int,
     per_block: float,
 ) -> Iterator[str]:
-    """Yield every violation."""
     yield from shared_problems(program, temporaries=sys.maxsize)
     tokens = job.patches // config.token_patches
     yield from copy_problems(program, weights, {job.patches, tokens, config.num_attention_heads})
@@ -158,12 +168,8 @@ TOWERS = Check[Job, ProgramReport](
     heads={"GPU": lambda job: job.arch, "patches": lambda job: f"{job.patches:,}"},
     columns={
         "weights, B": lambda found: f"{found.figures['weights']:,}",
-        "temporaries\nMiB": lambda found: f"{found.temporary_bytes / MIB:.0f}",
-        "of\nplan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
-        "launches\na block": lambda found: f"{found.per_layer:g}",
-        "in all": lambda found: f"{found.launches}",
-        "s": lambda found: f"{found.seconds:.0f}",
-    },
+    }
+    | columns("tempora-\nries MiB", "of\nthe plan", "launches\na layer", "launches\nin all", "\ns"),
 )
 
 if __name__ == "__main__":

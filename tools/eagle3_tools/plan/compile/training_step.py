@@ -26,6 +26,7 @@ from eagle3_tools.checks.check import Check, print_lines, table_of
 from eagle3_tools.checks.pool import Failure
 from eagle3_tools.plan.compile.compiled_round import device_parts, nbytes
 from eagle3_tools.plan.compile.report import (
+    COLUMNS,
     GIB,
     SUMS_A_LAYER,
     ProgramReport,
@@ -178,19 +179,7 @@ STEPS = Check[Job, ProgramReport](
     run=report_program,
     label=name_of,
     heads={"program": name_of},
-    columns={
-        "arguments\nGiB": lambda found: f"{found.argument_bytes / GIB:.2f}",
-        "of\nplan": lambda found: f"{found.argument_bytes / found.planned['arguments']:.1%}",
-        "in\nplace": lambda found: (
-            f"{found.alias_bytes / found.donated_bytes:.0%}" if found.donated_bytes else ""
-        ),
-        "tempora-\nries GiB": lambda found: f"{found.temporary_bytes / GIB:.2f}",
-        "of\nthe plan": lambda found: f"{found.temporary_bytes / found.planned['temporaries']:.0%}",
-        "launches": lambda found: f"{found.launches}",
-        "collec-\ntives": lambda found: f"{found.collectives.total()}",
-        "\ns": lambda found: f"{found.seconds:.0f}",
-        "host\nGiB": lambda found: f"{found.peak_bytes / GIB:.1f}",
-    },
+    columns={name: cell for name, cell in COLUMNS.items() if name != "launches\na layer"},
 )
 
 

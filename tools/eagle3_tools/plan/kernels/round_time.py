@@ -27,7 +27,6 @@ class PartTime:
 
     @property
     def share(self) -> float:
-        """Fraction of the floor."""
         return self.floor / self.seconds if self.seconds else 0.0
 
     def __add__(self, other: "PartTime") -> "PartTime":
@@ -48,7 +47,6 @@ class RoundTime:
 
     @property
     def kernels(self) -> PartTime:
-        """Time of all kernels."""
         return sum(self.parts.values(), PartTime())
 
     @property
@@ -85,7 +83,6 @@ def round_time(of: RoundOf, gpu_name: str, cases: Mapping[str, CaseFacts]) -> Ro
 
 
 def _seconds(launch: Launches, gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> tuple[float, ...]:
-    """Return the seconds of each kernel of one call."""
     if not launch.case:
         return (LIBRARY_LATENCIES * gpu.latency + launch.nbytes / (OF_LIBRARY * gpu.hbm),)
     case = cases[launch.case]

@@ -7,6 +7,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
+from eagle3_tools.checks.check import print_lines
 from eagle3_tools.kernel_model.facts import KernelFacts
 from eagle3_tools.kernel_model.gpus import ASSUMPTIONS, BY_ARCH, MI355X, ModelGpu
 from eagle3_tools.kernel_model.published import families, family_of
@@ -34,8 +35,7 @@ def print_kernels(console: Console, only: str) -> None:
         console.print(_shares([one for one in rounds if one.gpu.name == gpu]))
     console.print(_steps(rounds))
     console.print(_families())
-    for name, source in ASSUMPTIONS:
-        console.print(f"{name}: {source}", soft_wrap=True, highlight=False, markup=False)
+    print_lines(console, (f"{name}: {source}" for name, source in ASSUMPTIONS))
 
 
 def _kernels(gpu: ModelGpu, cases: Mapping[str, CaseFacts]) -> Table:
@@ -80,7 +80,6 @@ def widths_of(facts: KernelFacts) -> str:
 
 
 def all_rounds(folder: Path = FOLDER) -> list[RoundTime]:
-    """Return the rounds of every GPU with a record in this folder."""
     return [
         round_time(RoundOf(scheme, batch, devices), name, recorded(gpu.arch, folder))
         for name, gpu in GPUS.items()

@@ -26,7 +26,6 @@ class StepRows:
 
     @property
     def count(self) -> int:
-        """Number of rows of a product."""
         return self.batch * self.q_len
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eagle3_tools.plan.model.draft_work import draft_work
-from eagle3_tools.plan.model.kernels import seconds_of_parts
+from eagle3_tools.plan.model.kernels import Bound, Work, seconds_of_parts
 from eagle3_tools.plan.model.memory import ITEMSIZE, Memory
 from eagle3_tools.plan.model.rounds import Shapes
 from eagle3_tools.plan.model.target_work import StepRows, target_work
@@ -65,20 +65,29 @@ class DividedContext:
     memory: Memory
     shapes: Shapes
 
+    def tokens(self, kv_cache_dtype: str) -> int:
+        return self.memory.tokens(kv_cache_dtype)
+
     def sequences(self, load: DecodeLoad) -> int:
         """Return the number of the load's sequences that fit."""
         return self.memory.sequences(load.length, load.kv_cache_dtype)
 
-    def round(self, load: DecodeLoad, concurrency: int) -> DividedRound:
+    def target_work(self, rows: StepRows) -> Iterator[Work]:
+        return target_work(self.shapes.target, rows)
+
+    def own(self, rows: StepRows) -> StepRows:
+        return rows
+
+    def round(self, load: DecodeLoad, concurrency: int, bound: Bound = BOUND) -> DividedRound:
         """Return a round of the load; if no sequence fits, it takes no time."""
         batch = min(concurrency, self.sequences(load))
         if not batch:
             return DividedRound(concurrency, 0, {}, {}, 0.0)
         shapes, itemsize = self.shapes, ITEMSIZE[load.kv_cache_dtype]
         rows = StepRows(batch, load.drafts + 1, load.context, itemsize)
-        target_s = seconds_of_parts(target_work(shapes.target, rows), shapes.gpu, BOUND)
-        drafted = draft_work(shapes.draft, load.drafts, rows) if shapes.draft else ()
-        draft_s = seconds_of_parts(drafted, shapes.gpu, BOUND)
+        target_s = seconds_of_parts(self.target_work(rows), shapes.gpu, bound)
+        drafted = draft_work(shapes.draft, load.drafts, self.own(rows)) if shapes.draft else ()
+        draft_s = seconds_of_parts(drafted, shapes.gpu, bound)
         total = sum(target_s.values()) + sum(draft_s.values())
         rate = load.accept_length * batch / total / shapes.target.parallel.devices
         return DividedRound(concurrency, batch, target_s, draft_s, rate)

@@ -35,7 +35,6 @@ class DraftShape:
 
 
 def draft_shape(draft: Eagle3Draft, parallel: Parallelism) -> DraftShape:
-    """Derive the shape from an abstract draft."""
     devices = parallel.draft_devices
     device, layer = Device(draft_parts(parallel)), draft.midlayer
     attention, mlp = layer.self_attn, layer.mlp

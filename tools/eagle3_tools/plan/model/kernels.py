@@ -30,7 +30,6 @@ class Kernel:
     times: int = 1
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Return the time of all launches."""
         peak = gpu.rate(self.activations)
         if bound == "datasheet":
             small = self.kind == "small"
@@ -52,7 +51,6 @@ class AllReduce:
     part: str = "all-reduce"
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Return the time; devices send and receive 2 (n - 1) / n of the bytes over all links."""
         if self.devices == 1:
             return 0.0
         links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
@@ -74,7 +72,6 @@ class Exchange:
     part: str
 
     def seconds(self, gpu: Gpu, bound: Bound) -> float:
-        """Return the time; start and link efficiency are those of a sum over devices."""
         links = min((self.devices - 1) * gpu.peer_link, gpu.all_links)
         wire = (self.devices - 1) * self.nbytes / links
         if bound == "datasheet":
@@ -86,12 +83,10 @@ Work = Kernel | AllReduce | Exchange
 
 
 def seconds(work: Iterable[Work], gpu: Gpu, bound: Bound) -> float:
-    """Return the time of all work in sequence."""
     return sum(seconds_of_parts(work, gpu, bound).values())
 
 
 def seconds_of_parts(work: Iterable[Work], gpu: Gpu, bound: Bound) -> dict[str, float]:
-    """Return the time of the work by part."""
     parts: dict[str, float] = {}
     for one in work:
         parts[one.part] = parts.get(one.part, 0.0) + one.seconds(gpu, bound)

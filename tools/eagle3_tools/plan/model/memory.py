@@ -58,7 +58,6 @@ class Memory:
 
     @property
     def weights(self) -> int:
-        """Bytes of target, draft and vision."""
         return self.pair_weights + (self.vision.device_nbytes if self.vision else 0)
 
     @property

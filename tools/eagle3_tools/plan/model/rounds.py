@@ -21,7 +21,6 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """Seconds of drafting and verifying."""
         return self.draft_s + self.verify_s
 
     @property
@@ -49,7 +48,6 @@ class Load:
 
     @property
     def best(self) -> Round:
-        """The round with most tokens a second."""
         return max(self.rounds, key=self.tokens_per_s)
 
     def tokens_per_s(self, one: Round) -> float:

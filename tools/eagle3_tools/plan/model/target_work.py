@@ -49,7 +49,6 @@ class TargetShape:
 
 
 def target_shape(target: Target, parallel: Parallelism) -> TargetShape:
-    """Derive the shape from an abstract target."""
     device, config = Device(target_parts(parallel)), target.config
     attention = target.layers[0].self_attn
     return TargetShape(
@@ -77,25 +76,31 @@ def _layer_shape(device: Device, layer: DecoderLayer) -> LayerShape:
 
 def target_work(shape: TargetShape, rows: StepRows) -> Iterator[Work]:
     """Yield all launches of a step and its sums over devices."""
+    yield from launches_work(shape, rows, rows)
     layers = sum(times for _, times in shape.layers)
-    for layer, times in shape.layers:
-        for product in layer.attention:
-            yield product_work("attention weights", product, rows.count, times)
-        for product in layer.dense:
-            yield product_work("dense weights", product, rows.count, times)
-        if layer.experts is not None:
-            yield experts_work(shape, layer.experts, rows.count, times)
-    yield from shape.core.work("attention", rows, layers)
     passed = ACTIVATION_BYTES * rows.count * shape.hidden
-    yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
     yield AllReduce(passed, shape.parallel.devices, 2 * layers + 1)
     if shape.norms_heads:
         yield AllReduce(2 * FLOAT32_BYTES * rows.count, shape.parallel.devices, layers)
-    yield product_work("head", shape.head, rows.count, 1)
+
+
+def launches_work(shape: TargetShape, own: StepRows, rows: StepRows) -> Iterator[Work]:
+    """Yield the launches of a step. own: rows of the device; rows: those of its experts."""
+    layers = sum(times for _, times in shape.layers)
+    for layer, times in shape.layers:
+        for product in layer.attention:
+            yield product_work("attention weights", product, own.count, times)
+        for product in layer.dense:
+            yield product_work("dense weights", product, own.count, times)
+        if layer.experts is not None:
+            yield experts_work(shape, layer.experts, rows.count, times)
+    yield from shape.core.work("attention", own, layers)
+    passed = ACTIVATION_BYTES * own.count * shape.hidden
+    yield Kernel("small kernels", "small", passed, times=SMALL_KERNELS * layers)
+    yield product_work("head", shape.head, own.count, 1)
 
 
 def product_work(part: str, product: Product, rows: int, times: int) -> Kernel:
-    """Return one product with `rows` rows."""
     nbytes = product.nbytes + ACTIVATION_BYTES * rows * product.width
     flop = 2 * rows * product.elements
     return Kernel(part, "gemm", nbytes, flop, product.activations, times)

@@ -16,7 +16,7 @@ from eagle3_tools.plan.data.gpus import GPUS
 from eagle3_tools.plan.model.attention_work import StepRows
 from eagle3_tools.plan.model.draft_work import draft_shape
 from eagle3_tools.plan.model.kernels import AllReduce, Bound, Kernel, Work, seconds
-from eagle3_tools.plan.model.memory import ITEMSIZE, Pool, kv_pools
+from eagle3_tools.plan.model.memory import ITEMSIZE, kv_pools
 from eagle3_tools.plan.model.parallel import Parallelism
 from eagle3_tools.plan.model.split import check_divides, draft_parts, target_parts
 from eagle3_tools.plan.model.target_work import product_work, target_shape
@@ -57,7 +57,6 @@ class TrainingPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
         return self.options.rows * self.options.pair.max_model_len
 
     @cached_property
@@ -121,7 +120,6 @@ class TrainingPlan:
         return self.most <= share
 
     def seconds(self, bound: Bound) -> dict[str, float]:
-        """Return the seconds of a step for target and draft."""
         gpu = GPUS[self.options.pair.gpu]
         return {
             "target": seconds(self._target_work(), gpu, bound),
@@ -129,7 +127,6 @@ class TrainingPlan:
         }
 
     def tokens_per_second(self, bound: Bound) -> float:
-        """Return tokens a second of one replica."""
         return self.tokens / sum(self.seconds(bound).values())
 
     def hours(self, gpus: int, bound: Bound) -> float:
@@ -165,7 +162,8 @@ class TrainingPlan:
     def _temporaries_of_features(self) -> dict[str, int]:
         """Return temporaries for one row at a time, with room for a chunk after its end."""
         config, length = self.pair.target.config, self.options.pair.max_model_len
-        numbers = sum(pool.elements * pool.layers for pool in self._pools)
+        pools = kv_pools(self.pair.target, None, self._parallel)
+        numbers = sum(pool.elements * pool.layers for pool in pools)
         chosen = 1 + (config.moe.num_experts_per_tok if config.moe else 0)
         states = (1 + chosen) * config.hidden_size  # Layer and experts of each token.
         return {
@@ -173,10 +171,6 @@ class TrainingPlan:
             "features of a row": (length + self.options.chunk) * self._feature_row * HALF,
             "a chunk's states, in and out": 2 * self.options.chunk * states * HALF,
         }
-
-    @property
-    def _pools(self) -> tuple[Pool, ...]:
-        return kv_pools(self.pair.target, None, self._parallel)
 
     def _target_work(self) -> Iterator[Work]:
         """Yield chunks over half a row's context, which is their mean."""

@@ -12,7 +12,6 @@ PROGRAMS: dict[Part, str] = {"features": "the target's pass", "update": "the upd
 
 
 def print_training(console: Console, plan: TrainingPlan) -> None:
-    """Print a device's memory and the hours for the data."""
     options, gpu = plan.options.pair, GPUS[plan.options.pair.gpu]
     devices = options.parallel.devices
     memory = text_table(
