@@ -49,6 +49,12 @@ def fill(w: Waves, operand: Operand, values: Array) -> None:
             w.scalars[register] = word[:, 0]
 
 
+def fill_descriptor(w: Waves, first: int, base: int, size: int) -> None:
+    """Write a buffer descriptor without a stride to scalar registers."""
+    for k, word in enumerate((base & 0xFFFF_FFFF, base >> 32, size, 0x27000)):
+        w.scalars[first + k] = word
+
+
 def held(w: Waves, operand: Operand) -> Array:
     """Return uint64 [waves, lanes] of an operand's registers, or its constant."""
     shape = (w.count, LANES)

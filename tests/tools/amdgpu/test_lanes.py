@@ -6,13 +6,7 @@ import pytest
 pytest.importorskip("tinygrad")
 
 from amdgpu.instructions import encode, s, v
-from amdgpu.single import (
-    copied,
-    held,
-    random_waves,
-    run,
-    scalar_state,
-)
+from amdgpu.single import copied, held, random_waves, run, scalar_state
 from eagle3_tools.amdgpu.emulator.memory import Fault
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate

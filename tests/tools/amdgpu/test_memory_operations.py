@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("tinygrad")
 
 from amdgpu.instructions import encode, s, v
-from amdgpu.single import copied, fill, held, make_waves, run
+from amdgpu.single import copied, fill, fill_descriptor, held, make_waves, run
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
 from eagle3_tools.amdgpu.emulator.memory import GlobalMemory
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
@@ -138,9 +138,7 @@ def test_a_buffer_access_is_amds_and_stops_at_the_buffers_end(mnemonic: str, off
     i = encode(mnemonic, offset=offset, offen=1, vaddr=v(40), srsrc=s(40, 4), soffset=s(50))
     w, where = _ready(i, memory), _slots()
     records, scalar_offset = _BYTES // 2, 48
-    words = (base & 0xFFFF_FFFF, base >> 32, records, 0x27000)
-    for k, word in enumerate(words):
-        w.scalars[40 + k] = word
+    fill_descriptor(w, 40, base, records)
     w.scalars[50] = scalar_offset
     where = np.maximum(where, offset + scalar_offset)
     fill(w, i.operands["vaddr"], (where - offset - scalar_offset).astype(np.uint64))
@@ -222,8 +220,7 @@ def test_a_load_into_local_memory_puts_lanes_one_after_another(words: int) -> No
     i = encode(mnemonic, lds=1, offset=offset, offen=1, vaddr=v(40), srsrc=s(44, 4), soffset=s(50))
     w, where = _ready(i, memory, LocalMemory(_WAVES, 2048, 4, 0xA5A5A5A5)), _slots()
     records = _BYTES // 2
-    for k, word in enumerate((base & 0xFFFF_FFFF, base >> 32, records, 0x27000)):
-        w.scalars[44 + k] = word
+    fill_descriptor(w, 44, base, records)
     w.scalars[50], w.scalars[124] = 0, start
     where = np.maximum(where, offset)
     fill(w, i.operands["vaddr"], (where - offset).astype(np.uint64))

@@ -1,6 +1,5 @@
 """Effects of encodings on operands and results: signs, clamps, halves, parts, constants."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ U64 = np.uint64
 _LOW, _SIGN = U64(0xFFFF_FFFF), U64(0x8000_0000)
 _PARTS = ((0, 8), (8, 8), (16, 8), (24, 8), (0, 16), (16, 16), (0, 32))
 """First bit and width of SDWA's selections, in order of their codes (CDNA3 ISA, "SDWA")."""
+_PACKED = [("v_pk_fma_f32", 3), ("v_pk_add_f32", 2), ("v_pk_mul_f32", 2)]
 
 
 def _signed(values: np.ndarray, absolute: int, negate: int) -> np.ndarray:
@@ -73,49 +73,37 @@ def test_results_are_clamped(mnemonic: str):
     check(i, random_waves(i, 2, 0), 0, after=_clamped)
 
 
-def _halves(i: Instruction, w: Waves, low: Iterable[int], high: Iterable[int]) -> list[np.ndarray]:
-    """Return each source with the halves that op_sel and op_sel_hi choose."""
+def _halves(i: Instruction, w: Waves, low: int, high: int, bits: int) -> list[np.ndarray]:
+    """Return each source with the halves of `bits` that op_sel and op_sel_hi choose."""
 
     def half(values: np.ndarray, which: int) -> np.ndarray:
-        return values >> U64(32 * which) & _LOW
+        return values >> U64(bits * (which & 1)) & U64((1 << bits) - 1)
 
     return [
-        half(held(w, o), first) | half(held(w, o), second) << U64(32)
-        for o, first, second in zip(i.sources, low, high, strict=True)
+        half(held(w, o), low >> k) | half(held(w, o), high >> k) << U64(bits)
+        for k, o in enumerate(i.sources)
     ]
 
 
-def _bits(number: int, count: int) -> list[int]:
-    return [number >> k & 1 for k in range(count)]
-
-
-@pytest.mark.parametrize(
-    "mnemonic, count", [("v_pk_fma_f32", 3), ("v_pk_add_f32", 2), ("v_pk_mul_f32", 2)]
-)
+@pytest.mark.parametrize("mnemonic, count", _PACKED)
 def test_packed_operations_take_the_halves_that_op_sel_names(mnemonic: str, count: int):
     for low in range(1 << count):
         for high in range(1 << count):
             fields: dict[str, Any] = {"opsel": low, "opsel_hi": high & 3, "opsel_hi2": high >> 2}
             i = encode(mnemonic, **fields)
             w = random_waves(i, 1, low)
-            check(i, w, low, sources=_halves(i, w, _bits(low, count), _bits(high, count)))
+            check(i, w, low, sources=_halves(i, w, low, high, 32))
 
 
-@pytest.mark.parametrize(
-    "mnemonic, count", [("v_pk_fma_f32", 3), ("v_pk_add_f32", 2), ("v_pk_mul_f32", 2)]
-)
+@pytest.mark.parametrize("mnemonic, count", _PACKED)
 def test_packed_operations_change_the_signs_of_halves(mnemonic: str, count: int):
     for low, high in ((1, 0), (0, 1), (2, 3), (3, 2), (4, 1), (5, 6)):
         low, high = low & (1 << count) - 1, high & (1 << count) - 1
         i = encode(mnemonic, neg=low, neg_hi=high, opsel_hi=3, opsel_hi2=1)
         w = random_waves(i, 1, low)
-        signs = [
-            U64(a << 31 | b << 63)
-            for a, b in zip(_bits(low, count), _bits(high, count), strict=True)
-        ]
-        check(
-            i, w, low, sources=[held(w, o) ^ sign for o, sign in zip(i.sources, signs, strict=True)]
-        )
+        signs = [U64((low >> k & 1) << 31 | (high >> k & 1) << 63) for k in range(count)]
+        changed = [held(w, o) ^ sign for o, sign in zip(i.sources, signs, strict=True)]
+        check(i, w, low, sources=changed)
 
 
 @pytest.mark.parametrize("low", range(4))
@@ -123,15 +111,7 @@ def test_packed_operations_change_the_signs_of_halves(mnemonic: str, count: int)
 def test_packed_operations_on_16_bits_take_the_halves_that_op_sel_names(low: int, high: int):
     i = encode("v_pk_mul_lo_u16", opsel=low, opsel_hi=high)
     w = random_waves(i, 1, 4 * high + low)
-
-    def half(values: np.ndarray, which: int) -> np.ndarray:
-        return values >> U64(16 * which) & U64(0xFFFF)
-
-    sources = [
-        half(held(w, o), low >> k & 1) | half(held(w, o), high >> k & 1) << U64(16)
-        for k, o in enumerate(i.sources)
-    ]
-    check(i, w, low, sources=sources)
+    check(i, w, low, sources=_halves(i, w, low, high, 16))
 
 
 @pytest.mark.parametrize("chosen", range(4))
@@ -162,10 +142,6 @@ def _part(values: np.ndarray, selection: int, extends: int) -> np.ndarray:
     return np.where(sign & U64(extends) == 1, part | U64(0xFFFF_FFFF << bits & 0xFFFF_FFFF), part)
 
 
-def _sdwa_form(mnemonic: str) -> str:
-    return "SDWA_SDST" if mnemonic.startswith("v_cmp") else "SDWA"
-
-
 @pytest.mark.parametrize(
     "mnemonic",
     [
@@ -177,16 +153,12 @@ def _sdwa_form(mnemonic: str) -> str:
 )
 def test_sdwa_takes_parts_of_sources(mnemonic: str):
     for a, b, extends_a, extends_b in (
-        (0, 1, 0, 0),
-        (2, 3, 1, 0),
-        (4, 5, 0, 1),
-        (5, 4, 1, 1),
-        (6, 0, 0, 1),
-        (3, 6, 1, 0),
+        *((0, 1, 0, 0), (2, 3, 1, 0), (4, 5, 0, 1)),
+        *((5, 4, 1, 1), (6, 0, 0, 1), (3, 6, 1, 0)),
     ):
         fields = {"src0_sel": a, "src0_sext": extends_a, "src1_sel": b, "src1_sext": extends_b}
-        form = _sdwa_form(mnemonic)
-        i = encode(mnemonic, form, **fields, **({} if "cmp" in mnemonic else {"dst_sel": 6}))
+        form, written = ("SDWA_SDST", {}) if "cmp" in mnemonic else ("SDWA", {"dst_sel": 6})
+        i = encode(mnemonic, form, **fields, **written)
         w = random_waves(i, 2, a)
         chosen = ((a, extends_a), (b, extends_b))
         sources = [_part(held(w, o), *c) for o, c in zip(i.sources, chosen, strict=False)]

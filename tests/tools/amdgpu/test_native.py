@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("tinygrad")
 
 from amdgpu.instructions import encode, has_form, s, v
-from amdgpu.single import fill, random_waves, run
+from amdgpu.single import fill, fill_descriptor, random_waves, run
 from eagle3_tools.amdgpu.cases import emulated_cases
 from eagle3_tools.amdgpu.check import POISON, source_of
 from eagle3_tools.amdgpu.emulator.local_memory import LocalMemory
@@ -115,8 +115,7 @@ def _ready(i: Instruction, seed: int) -> Waves:
         fill(w, Operand(kind, 40, 64), order + np.uint64(base))
     elif i.name.startswith("buffer_"):
         fill(w, Operand(Kind.VECTOR, 40), order)
-        for k, word in enumerate((base & 0xFFFF_FFFF, base >> 32, _BYTES // 2, 0x27000)):
-            w.scalars[44 + k] = word
+        fill_descriptor(w, 44, base, _BYTES // 2)
         w.scalars[50] = 48
         w.scalars[124] = np.array([256, 2048])
     if not i.name.startswith(("v_permlane", "ds_read_b64_tr")) and seed:

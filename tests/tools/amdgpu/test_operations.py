@@ -9,13 +9,7 @@ pytest.importorskip("tinygrad")
 
 from amdgpu.comparison import check
 from amdgpu.instructions import encode, has_form, s
-from amdgpu.single import (
-    copied,
-    held,
-    random_waves,
-    run,
-    scalar_state,
-)
+from amdgpu.single import copied, held, random_waves, run, scalar_state
 from eagle3_tools.amdgpu.emulator.waves import LANES, Waves
 from eagle3_tools.amdgpu.witness.pseudocode import evaluate
 from eagle3_tools.amdgpu.witness.table import BRANCHES, SCALAR, VECTOR

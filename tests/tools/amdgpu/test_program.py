@@ -1,7 +1,7 @@
-"""Data flow of handwritten programs whose kernels run in NumPy."""
+"""Steps and faults of handwritten programs; test_compiled runs compiled ones."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from eagle3_tools.amdgpu.program.executable import (
     KernelLaunch,
     LibraryProduct,
     Matrix,
-    Sequence,
     Slice,
     Thunk,
     Unknown,
@@ -67,30 +66,13 @@ def program(
     thunks: list[Thunk],
     results: list[Array],
     parameters: tuple[Array, ...] = (),
-    constants: Mapping[int, np.ndarray] | None = None,
     **changed: Any,
 ) -> CompiledProgram:
     buffers = dict.fromkeys(range(8), 64)
-    code = Executable(buffers, dict(constants or {}), parameters, tuple(results), tuple(thunks))
+    code = Executable(buffers, {}, parameters, tuple(results), tuple(thunks))
     count = len(parameters)
     fields: dict[str, Any] = {"arguments": count, "kept": tuple(range(count))} | changed
     return CompiledProgram("gfx950", "", executable=code, **fields)
-
-
-def numpy_launcher(functions: Mapping[str, Callable[..., Any]]) -> Launcher:
-    """Run kernels as functions of their inputs, each float32 or one bool, to a tuple of results."""
-
-    def run(thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]) -> LaunchCounts:
-        memory.begin_launch(1)
-        given = list(zip(addresses, thunk.arguments, thunk.written, strict=True))
-        read = [memory.read(a, (s.size // 4,), F32) for a, s, written in given if not written]
-        results = functions[thunk.kernel](*read)
-        results = results if isinstance(results, tuple) else (results,)
-        for address, value in zip([a for a, _, w in given if w], results, strict=True):
-            store(memory, address, np.asarray(value))
-        return LaunchCounts(1, 1, Counter({MFMA: 1}))
-
-    return run
 
 
 def acting(act: Callable[[ProgramMemory, list[int]], None]) -> Launcher:
@@ -99,62 +81,30 @@ def acting(act: Callable[[ProgramMemory, list[int]], None]) -> Launcher:
     def run(thunk: KernelLaunch, memory: ProgramMemory, addresses: list[int]) -> LaunchCounts:
         memory.begin_launch(1)
         act(memory, addresses)
-        return LaunchCounts(1, 1, Counter())
+        return LaunchCounts(1, 1, Counter({MFMA: 1}))
 
     return run
 
 
 def store(memory: ProgramMemory, address: int, value: np.ndarray) -> None:
-    raw = value.reshape(-1)
-    bits = raw.view({1: np.uint8, 4: np.uint32}[raw.itemsize]).astype(np.uint32)
-    places = address + raw.itemsize * np.arange(raw.size, dtype=np.uint64)
-    memory.store(places, bits[None], raw.itemsize, np.zeros(raw.size, np.int64))
+    places = address + 4 * np.arange(value.size, dtype=np.uint64)
+    memory.store(places, value.view(np.uint32)[None], 4, np.zeros(value.size, np.int64))
 
 
 def run(
-    given: CompiledProgram, *arguments: np.ndarray, launcher: Launcher | None = None, **kernels: Any
+    given: CompiledProgram, *arguments: np.ndarray, launcher: Launcher | None = None
 ) -> ProgramRun:
-    return run_program(given, arguments, poison=0, launcher=launcher or numpy_launcher(kernels))
-
-
-def double(x: np.ndarray) -> np.ndarray:
-    return 2 * x
-
-
-def test_steps_pass_their_results_on_and_results_come_in_order():
-    steps = [
-        kernel("double", [four(0)], [four(2)]),
-        Sequence("both", (Copy("copy", four(2), four(3)), Fill("fill", four(4), 0x3F800000))),
-        kernel("add", [four(3), four(4), four(1)], [four(5), four(6)]),
-    ]
-    given = program(steps, [array(6, 2, 2), array(5)], (array(0),), {1: np.arange(4, dtype=F32)})
-    done = run(given, ONES, double=double, add=lambda x, y, z: (x + y + z, x * z))
-    assert [r.tolist() for r in done.results] == [[[0, 2], [4, 6]], [3, 4, 5, 6]]
-    assert [name for name, _ in done.launches] == ["double", "add"]
-
-
-def test_a_donated_argument_becomes_a_result_and_stays_as_it_is_for_the_caller():
-    step = kernel("double", [four(0)], [four(0)])
-    given, mine = program([step], [array(0), array(0)], (array(0),)), ONES.copy()
-    assert [r.tolist() for r in run(given, mine, double=double).results] == [[2] * 4] * 2
-    assert mine.tolist() == [1] * 4
-
-
-def test_a_loop_runs_as_long_as_its_condition_holds():
-    condition = kernel("less", [one(0), one(1)], [one(2, 1)])
-    body = kernel("next", [one(0)], [one(0)])
-    loop = While("while", one(2, 1), (condition,), (body,), None)
-    given = program([loop], [array(0, 1)], (array(0, 1), array(1, 1)))
-    kernels = {"less": lambda x, y: x < y, "next": lambda x: x + 1}
-    for start, end, found in ((0, 3, 3), (5, 3, 5)):
-        numbers = np.full(1, start, F32), np.full(1, end, F32)
-        assert run(given, *numbers, **kernels).results[0] == found
+    return run_program(given, arguments, poison=0, launcher=launcher)
 
 
 def test_a_loop_whose_length_is_known_needs_no_condition():
     body = kernel("next", [one(0)], [one(0)])
     given = program([While("while", one(2, 1), (), (body,), 7)], [array(0, 1)], (array(0, 1),))
-    assert run(given, np.zeros(1, F32), next=lambda x: x + 1).results[0] == 7
+
+    def add(memory: ProgramMemory, addresses: list[int]) -> None:
+        store(memory, addresses[1], 1 + memory.read(addresses[0], (1,), F32))
+
+    assert run(given, np.zeros(1, F32), launcher=acting(add)).results[0] == 7
 
 
 @pytest.mark.parametrize(("index", "chosen"), [(0, 1), (1, 2), (2, 3), (3, 3), (-1, 3)])
@@ -210,11 +160,12 @@ def test_a_product_of_the_library_is_computed_and_listed_with_its_share(
     beta: float, bias: Matrix | None, gelu: bool
 ):
     step = product(beta=beta, bias=bias, gelu=gelu)
-    steps = [step, kernel("double", [four(0)], [four(4)])]
+    steps = [step, kernel("ones", [four(0)], [four(4)])]
     arrays = array(0, 4, 2), array(1, 4, 3), array(2, 2, 3), array(5, 3)
     rng = np.random.default_rng(0)
     left, right, added, last = given = [rng.normal(size=a.shape).astype(F32) for a in arrays]
-    done = run(program(steps, [array(3, 2, 3)], arrays), *given, double=double)
+    launcher = acting(lambda memory, addresses: store(memory, addresses[1], ONES))
+    done = run(program(steps, [array(3, 2, 3)], arrays), *given, launcher=launcher)
     total = 0.5 * (left.T @ right) + beta * added + (last if bias else 0)
     expected = jax.nn.gelu(total, approximate=True) if gelu else total
     np.testing.assert_allclose(done.results[0], expected, atol=1e-6)

@@ -5,14 +5,14 @@ from functools import partial
 import jax
 
 from eagle3_tools.aot.check import check
-from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases import cases_by_name
 from pallas_kernels import gpu
 from pallas_kernels.tuning import trying
 
 
 def with_half_the_stages(name: str, arch: str) -> str:
     """Problems of this case, recorded as it is, when its tiles have half their stages."""
-    case = next(case for case in all_cases() if case.name == name)
+    case = cases_by_name()[name]
     with gpu.assume(arch), trying({}) as asked:
         jax.eval_shape(partial(case.run), *jax.eval_shape(lambda: case.example(0)))
     less = {

@@ -107,19 +107,6 @@ def test_a_loop_whose_length_only_the_data_say_is_marked_and_counts_once():
     assert count(found) == 1 + 2 + 1
 
 
-@pytest.mark.parametrize("layers", [0, 1, 3])
-def test_one_layer_more_is_what_it_launches(layers: int):
-    fewer, more = launches(program(layers)), launches(program(layers + 1))
-    assert count(more) - count(fewer) == 4
-
-
-def test_results_are_read_part_by_part():
-    module = parse_module(program(1))
-    assert module.entry == "main.9"
-    (fusion,) = (i for i in module.computations["main.9"] if i.name == "fusion.0")
-    assert fusion.arrays == [("bf16", (64, 7168)), ("f32", (64,))]
-
-
 def test_every_collective_is_there_once_with_what_comes_out_of_it():
     """Of one that is begun and done the beginning counts, of a gather or exchange what
     comes out."""

@@ -121,9 +121,8 @@ def _base_name(kernel: str) -> str:
     return kernel.partition("__")[0]
 
 
-def check_named(job: tuple[str, str, int]) -> Checked:
-    """Check the case with this (name, GPU, number of poisons)."""
-    name, arch, poisons = job
+def check_named(name: str, arch: str, poisons: int) -> Checked:
+    """Check the case of this name with so many poisons."""
     return check(_by_name()[name], arch, POISON[:poisons])
 
 

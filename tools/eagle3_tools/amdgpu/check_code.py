@@ -7,7 +7,7 @@ import jax
 
 from eagle3_tools.amdgpu.check import Checked, code_of
 from eagle3_tools.amdgpu.program.compiled import Source, compile_source
-from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases import cases_by_name
 from eagle3_tools.plan.compile.full_size import full_size_program
 from eagle3_tools.plan.compile.full_size_pairs import full_size_options, name_of
 from eagle3_tools.plan.data.gpus import GPUS
@@ -19,18 +19,16 @@ PUBLISHED = Path(__file__).parents[3] / "tests" / "oracles" / "published"
 """config.json files of published checkpoints."""
 
 
-def check_code(job: tuple[str, str, int]) -> Checked:
+def check_code(name: str, arch: str, _: int) -> Checked:
     """Check the code of a kernel case."""
-    name, arch, _ = job
-    (case,) = (case for case in all_cases() if case.name == name)
+    case = cases_by_name()[name]
     with gpu.assume(arch):
         shapes = jax.eval_shape(lambda: case.example(0))
     return code_of(f"code of {name}", arch, compile_source(Source(arch, case.run, shapes)))
 
 
-def check_full_size_code(job: tuple[str, str, int]) -> Checked:
+def check_full_size_code(name: str, arch: str, _: int) -> Checked:
     """Check the code of a published pair's round at full size."""
-    name, arch, _ = job
     options = full_size_rounds()[name]
     pair = read_pair(options)
     found = full_size_program(options, pair, make_plan(options, pair).memory)

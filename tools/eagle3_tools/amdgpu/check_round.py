@@ -29,9 +29,8 @@ def round_name(format: str, rounds: int) -> str:
     return f"prefill and {rounds} rounds of the {format} pair"
 
 
-def check_round(job: tuple[str, str, int]) -> Checked:
-    """Compare tokens and accept counts with the CPU engine's; `job` is (format, GPU, rounds)."""
-    format, arch, rounds = job
+def check_round(format: str, arch: str, rounds: int) -> Checked:
+    """Compare tokens and accept counts with the CPU engine's."""
     begin, pair, total = time.monotonic(), small_pair(format), ProgramRun([], [], [])
 
     def emulated(program: CompiledProgram) -> Run:

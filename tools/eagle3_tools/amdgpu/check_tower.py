@@ -41,9 +41,8 @@ CONFIG = VisionConfig(
 GRIDS = (1, 8, 8), (1, 4, 6)
 
 
-def check_tower(job: tuple[str, str, int]) -> Checked:
-    """Check that the features equal float32's up to rounding; `job` is (name, GPU, poisons)."""
-    name, arch, poisons = job
+def check_tower(name: str, arch: str, poisons: int) -> Checked:
+    """Check that the features equal float32's up to rounding."""
     begin = time.monotonic()
     weights, run = _tower(jnp.bfloat16)
     given = [np.asarray(leaf) for leaf in jax.tree.leaves((weights, _packed()))]

@@ -30,10 +30,12 @@ SHORT_ARCH = "gfx950"
 class Job:
     """A check with its arguments: name, GPU, and number of poisons or rounds."""
 
-    check: Callable[[tuple[str, str, int]], Checked]
+    check: Callable[[str, str, int], Checked]
     name: str
     arch: str
     times: int
+    title: str
+    """Name in reports."""
 
 
 def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
@@ -42,47 +44,40 @@ def jobs_for(archs: Sequence[str], only: str, short: bool) -> list[Job]:
     After the emulated programs, the long form checks the code of everything that `make rocm-check`
     compiles: kernels, then full-size rounds. The short form has one small case of each operation.
     """
-    if short:
-        firsts = {case.case.operation: case for case in reversed(emulated_cases()) if not case.long}
-        return [
-            Job(check_named, case.name, SHORT_ARCH, 1)
-            for case in firsts.values()
-            if only in case.name and SHORT_ARCH in archs
-        ]
-    rounds = [
-        Job(check_round, format, arch, ROUNDS)
-        for format in FORMATS
-        for arch in archs
-        if only in round_name(format, ROUNDS)
-    ]
-    poisons = len(POISON)
-    towers = [Job(check_tower, TOWER, arch, poisons) for arch in archs if only in TOWER]
-    cases = [case for case in emulated_cases() if only in case.name]
+    jobs = _short_jobs() if short else _long_jobs()
+    return [job for job in jobs if only in job.title and job.arch in archs]
+
+
+def _short_jobs() -> list[Job]:
+    firsts = {case.case.operation: case for case in reversed(emulated_cases()) if not case.long}
+    return [Job(check_named, c.name, SHORT_ARCH, 1, c.name) for c in firsts.values()]
+
+
+def _long_jobs() -> list[Job]:
+    poisons, cases = len(POISON), sorted(emulated_cases(), key=lambda case: not case.long)
+    rounds = {format: round_name(format, ROUNDS) for format in FORMATS}
     return [
-        *rounds,
-        *towers,
+        *(Job(check_round, f, arch, ROUNDS, rounds[f]) for f in FORMATS for arch in AMD),
+        *(Job(check_tower, TOWER, arch, poisons, TOWER) for arch in AMD),
         *(
-            Job(check_named, case.name, arch, 1 if case.long else poisons)
-            for case in sorted(cases, key=lambda case: not case.long)
-            for arch in archs
-            if arch in case.case.matrix
+            Job(check_named, case.name, arch, 1 if case.long else poisons, case.name)
+            for case in cases
+            for arch in case.case.matrix
         ),
         *(
-            Job(check_code, case.name, arch, 0)
+            Job(check_code, case.name, arch, 0, f"code of {case.name}")
             for case in all_cases()
-            for arch in archs
-            if arch in case.matrix and only in f"code of {case.name}"
+            for arch in case.matrix
         ),
         *(
-            Job(check_full_size_code, name, arch_of(name), 0)
+            Job(check_full_size_code, name, arch_of(name), 0, f"code of {name}")
             for name in full_size_rounds()
-            if arch_of(name) in archs and only in f"code of {name}"
         ),
     ]
 
 
 def _run(job: Job) -> Checked:
-    return job.check((job.name, job.arch, job.times))
+    return job.check(job.name, job.arch, job.times)
 
 
 PROGRAMS = Check[Job, Checked](
@@ -90,7 +85,7 @@ PROGRAMS = Check[Job, Checked](
     build=lambda flags: jobs_for(flags.arch or AMD, flags.only, flags.short),
     run=_run,
     expect=lambda found: found.problems,
-    label=lambda job: f"{job.name} on {job.arch}",
+    label=lambda job: f"{job.title} on {job.arch}",
     columns={
         "case": lambda found: found.case,
         "GPU": lambda found: found.arch,
@@ -109,7 +104,7 @@ PROGRAMS = Check[Job, Checked](
 def run(jobs: Sequence[Job], processes: int) -> list[Checked]:
     """Run every job; one that crashes or hangs becomes a failed check."""
     return [
-        Checked(job.name, job.arch, (f"{result}",)) if isinstance(result, Failure) else result
+        Checked(job.title, job.arch, (f"{result}",)) if isinstance(result, Failure) else result
         for job, result in zip(jobs, PROGRAMS.results(jobs, LIMIT_S, processes), strict=True)
     ]
 

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from eagle3_tools.aot.speed import (
 )
 from eagle3_tools.aot.targets import target_of
 from eagle3_tools.aot.triton_calls import TritonCall, triton_calls
-from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases import cases_by_name
 from eagle3_tools.kernel_cases.case import Case
 from eagle3_tools.kernel_model.record import CaseFacts, recorded
 from pallas_kernels import gpu
@@ -46,18 +45,13 @@ class Checked:
 def check_named(job: tuple[str, str]) -> Checked:
     """Check the case of this name for this architecture. Raises the compiler's errors."""
     name, arch = job
-    return check(_by_name()[name], arch)
+    return check(cases_by_name()[name], arch)
 
 
 def read_named(job: tuple[str, str]) -> Checked:
     """Check as `check_named` does and read the kernels' facts. Needs the extra `machine-code`."""
     name, arch = job
-    return check(_by_name()[name], arch, facts=True)
-
-
-@cache
-def _by_name() -> dict[str, Case]:
-    return {case.name: case for case in all_cases()}
+    return check(cases_by_name()[name], arch, facts=True)
 
 
 def check(case: Case, arch: str, *, facts: bool = False) -> Checked:

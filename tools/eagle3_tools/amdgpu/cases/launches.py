@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from eagle3_tools.kernel_cases import all_cases
+from eagle3_tools.kernel_cases import cases_by_name
 from eagle3_tools.kernel_cases.case import Case
 from pallas_kernels import gpu, tuning
 
@@ -42,17 +42,11 @@ class EveryKey(dict[tuple[str, str], dict[str, int]]):
         return super().get((choice[0], ""), default)
 
 
-@cache
-def _by_name() -> dict[str, Case]:
-    """Cached: it takes half a second, and every test process needs all cases."""
-    return {case.name: case for case in all_cases()}
-
-
 def named(name: str) -> Case:
     """Return the case of `all_cases` with this name; raise ValueError if there is none."""
-    if name not in _by_name():
+    if name not in cases_by_name():
         raise ValueError(f"expected the name of a case of all_cases, got {name!r}")
-    return _by_name()[name]
+    return cases_by_name()[name]
 
 
 def with_tiles_of(like: Case, run: Callable[..., Any]) -> Callable[..., Any]:

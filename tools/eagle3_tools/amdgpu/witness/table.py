@@ -5,40 +5,26 @@ import re
 from eagle3_tools.amdgpu.witness.opcodes import COMPILED
 from eagle3_tools.amdgpu.witness.readings import why_unreadable
 
-_READABLE = [mnemonic for mnemonic in COMPILED if why_unreadable(mnemonic) is None]
-"""Opcodes whose text can be evaluated, grouped below by the kind of test that they need."""
-BRANCHES = [m for m in _READABLE if m.startswith(("s_branch", "s_cbranch"))]
-NOTHING = ["s_nop"]
-MODE = ["s_setreg_imm32_b32"]
-SCALAR_MEMORY = [m for m in _READABLE if m.startswith("s_load")]
-SCALAR = [
-    m
-    for m in _READABLE
-    if m.startswith("s_") and m not in {*BRANCHES, *NOTHING, *MODE, *SCALAR_MEMORY}
-]
-LOCAL_MEMORY = [m for m in _READABLE if m.startswith(("ds_read", "ds_write"))]
-VECTOR_MEMORY = [m for m in _READABLE if m.startswith(("global_", "buffer_"))]
-ACROSS_LANES = [
-    m
-    for m in _READABLE
-    if m in ("ds_bpermute_b32", "v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32")
-    or m.startswith("v_permlane")
-]
-VECTOR = [m for m in _READABLE if m.startswith("v_") and m not in ACROSS_LANES]
-"""Opcodes that act on each lane separately."""
-GROUPS = {
-    "branches": BRANCHES,
-    "nothing": NOTHING,
-    "mode": MODE,
-    "scalar memory": SCALAR_MEMORY,
-    "scalar": SCALAR,
-    "local memory": LOCAL_MEMORY,
-    "vector memory": VECTOR_MEMORY,
-    "across lanes": ACROSS_LANES,
-    "vector": VECTOR,
+_KINDS = {
+    "branches": r"s_c?branch.*",
+    "nothing": r"s_nop",
+    "mode": r"s_setreg_.*",
+    "scalar memory": r"s_load_.*",
+    "scalar": r"s_.*",
+    "local memory": r"ds_(read|write).*",
+    "vector memory": r"(global|buffer)_.*",
+    "across lanes": r"(ds_bpermute|v_readfirstlane|v_readlane|v_writelane|v_permlane).*",
+    "vector": r"v_.*",
 }
-_EXPLAINED = {mnemonic for group in GROUPS.values() for mnemonic in group}
-"""test_operations, test_lanes and test_memory_operations compare each with its text."""
+"""Kinds of test that an opcode may need, and the opcodes that have no earlier kind."""
+GROUPS: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+"""Opcodes whose text can be evaluated, by the kind of test in which each is compared with it."""
+for _name in COMPILED:
+    if why_unreadable(_name) is None:
+        GROUPS[next(k for k, names in _KINDS.items() if re.fullmatch(names, _name))].append(_name)
+BRANCHES, _, _, SCALAR_MEMORY, SCALAR, *_rest = GROUPS.values()
+LOCAL_MEMORY, VECTOR_MEMORY, ACROSS_LANES, VECTOR = _rest
+_EXPLAINED = {name for group in GROUPS.values() for name in group}
 SMALL_KERNEL = ["ds_read_b64_tr_b16", "ds_read_b64_tr_b8"]
 """test_matrix_layouts compiles a kernel with each."""
 CALCULATOR = """

@@ -57,14 +57,11 @@ def program_of(text: str) -> CodeType:
         text = re.sub(pattern, form, text)
     for line in text.splitlines():
         line = line.strip().rstrip(";")
-        heads = ((re.fullmatch(pattern, line), *rest) for pattern, *rest in _BLOCKS)
-        head = next((found for found in heads if found[0]), None)
         if line.startswith("end"):
             depth -= 1 + line.count(")")  # The second end is that of a lambda.
-        elif head:
-            match, form, change = head
-            depth += change
-            lines.append("    " * depth + form.format(*map(_expression, match.groups())))
+        elif head := _head(line):
+            depth += head[1]
+            lines.append("    " * depth + head[0])
             depth += 1
         elif line:
             lines.append("    " * depth + _statement(line))
@@ -72,6 +69,13 @@ def program_of(text: str) -> CodeType:
         return compile("\n".join(lines), "AMD's pseudocode", "exec")
     except SyntaxError as error:
         raise PseudocodeError(f"expected pseudocode, got {error.text!r}") from error
+
+
+def _head(line: str) -> tuple[str, int] | None:
+    for pattern, form, change in _BLOCKS:
+        if found := re.fullmatch(pattern, line):
+            return form.format(*map(_expression, found.groups())), change
+    return None
 
 
 def _statement(line: str) -> str:

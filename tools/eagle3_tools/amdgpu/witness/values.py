@@ -39,7 +39,7 @@ def _arithmetic(operate: Callable[[Any, Any], Any]) -> Callable[[Bits, Bits], "V
     return apply
 
 
-def _comparison(test: Callable[[int, int], bool]) -> Callable[[Bits, Any], Any]:
+def _comparison(test: Callable[[int, int], bool]) -> Any:
     """Compare by C's rules, floats by IEEE's: false with a NaN except for !=."""
 
     def apply(left: Bits, right: Bits) -> "Value":

@@ -125,7 +125,8 @@ def read_metadata(elf: bytes) -> dict[str, Any]:
             name = elf[start + 12 : start + 12 + name_size]
             start += 12 + -(-name_size // 4) * 4
             if kind == _AMDGPU_METADATA and name.startswith(b"AMDGPU"):
-                return msgpack_restore(elf[start : start + size])
+                found: Any = msgpack_restore(elf[start : start + size])
+                return found
             start += -(-size // 4) * 4
     raise ValueError("no AMDGPU metadata: this is no code object")
 
