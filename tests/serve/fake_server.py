@@ -186,7 +186,6 @@ def served_by(
 
 @contextmanager
 def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
-    """A server over a fake engine, which tests can look into."""
     with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
 
@@ -214,7 +213,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def wait_for(condition: Callable[[], object], most_s: float = 5.0) -> None:
-    """Returns once the condition holds; fails after so many seconds."""
     deadline = time.monotonic() + most_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -254,7 +252,6 @@ async def serve_until_signal(
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Such a server as a process of its own."""
     flags = argparse.ArgumentParser()
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)
