@@ -169,11 +169,9 @@ class Metrics:
         Gauge(name, text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def on_submit(self, request: Request, now: float) -> None:
-        """Record that a request was submitted to the engine."""
         self._passages[request.request_id] = _Passage(now, len(request.prompt_ids))
 
     def on_refused(self, request_id: str) -> None:
-        """Record that the engine refused the request."""
         self._passages.pop(request_id, None)
 
     def on_aborted(self, request_id: str) -> None:
@@ -182,12 +180,10 @@ class Metrics:
             self._finished["abort"].inc()
 
     def on_started(self, request_ids: Sequence[str], now: float) -> None:
-        """Record that the engine began to run these prompts at time `now`."""
         for request_id in request_ids:
             self._passages[request_id].started = now
 
     def on_outputs(self, outputs: Sequence[RequestOutput], now: float) -> None:
-        """Record the outputs of one engine step at time `now`."""
         num_tokens = sum(len(output.token_ids) for output in outputs)
         if num_tokens:
             self._observe("iteration_tokens_total", num_tokens)
@@ -227,7 +223,6 @@ class Metrics:
                 self._observe("request_time_per_output_token_seconds", per_token)
 
     def on_record(self, record: RequestRecord) -> None:
-        """Count an HTTP request that has ended."""
         method = record.method if record.method in METHODS else "other"
         status = f"{record.status // 100}xx"
         route = record.route or "none"

@@ -72,7 +72,6 @@ def _over_the_demo(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
 
 
 def _over_pictures(flags: argparse.Namespace, scratch: Path) -> Iterator[Run]:
-    """Run the clients that ask the embedded pair about images."""
     clients = [client for client in seeing_clients.CLIENTS if _wanted(client.name, flags)]
     if not clients:
         return

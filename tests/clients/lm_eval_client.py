@@ -38,13 +38,11 @@ def read(results: Path) -> Counts:
 
 
 def read_samples(results: Path) -> list[dict[str, Any]]:
-    """Return questions and answers of all tasks, one task after the other."""
     files = results.glob("out/**/samples_*.jsonl")
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def accuracy(results: Path) -> float:
-    """The share of right worked answers."""
     (result,) = results.glob("out/**/results_*.json")
     scores = json.loads(result.read_text())["results"]["worked_arithmetic"]
     return scores["exact_match,last-line"]

@@ -39,7 +39,6 @@ def streamed(client: Any, directory: Path, entry: dict[str, str]) -> str:
 
 
 def response(client: Any, directory: Path) -> str:
-    """The first question."""
     entry = json.loads((directory / "questions.jsonl").read_text().splitlines()[0])
     image = {"type": "input_image", "image_url": _url(directory, entry)}
     content = [image, {"type": "input_text", "text": entry["question"]}]

@@ -48,7 +48,6 @@ def openai_read(results: Path) -> Counts:
 
 
 def openai_accuracy(results: Path) -> float:
-    """The share of answers that are right word for word."""
     lines = (results / PICTURES / FILE).read_text().splitlines()
     said = json.loads((results / "result.json").read_text())["said"]
     right = [json.loads(line)["answer"] for line in lines]

@@ -34,7 +34,8 @@ def test_the_engines_rounds_are_eagles(
     pair: Any, name: str, chains: Chains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chains every draft of every round, accepted counts and tokens are equal."""
-    check_engine(*pair, name, chains, monkeypatch)
+    target, draft = pair
+    check_engine(target, draft, name, chains, monkeypatch)
 
 
 STEPS, TOPK, NODES = 3, 4, 12
@@ -77,7 +78,8 @@ def test_the_engines_trees_are_eagles(pair: Any, monkeypatch: pytest.MonkeyPatch
     config = EngineConfig(
         STEPS, max_model_len=128, max_num_seqs=1, eagle_topk=TOPK, num_draft_tokens=NODES
     )
-    engine = Engine(*pair, config)
+    target, draft = pair
+    engine = Engine(target, draft, config)
     transcripts = golden_json("draft_mha_bf16")["transcripts"][SETTING]
     for transcript in transcripts:
         expected = [

@@ -23,8 +23,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture
 def say(serve: Serve) -> Serve:
-    """Starts servers whose model says given texts."""
-
     def start(*texts: str, chat_format: str = "kimi_k2", **options: Any) -> Served:
         engine = saying(*texts, chat_format=chat_format)
         if model := options.get("model"):
@@ -50,7 +48,6 @@ def mistake(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Requests that any fake engine is asked."""
     requests: list[Request] = []
     add = FakeEngine.add
 
@@ -73,7 +70,6 @@ def server(pair: LoadedPair) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def chromium(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A browser, by Playwright."""
     if not request.config.getoption("--browser"):
         pytest.skip("run by make page-check")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -89,7 +85,6 @@ def chromium(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def demo(chromium: Any) -> Iterator[str]:
-    """A server over the embedded pair, k = 3, and its address."""
     with serving(["--demo"]) as (_, url):
         yield url
 

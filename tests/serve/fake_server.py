@@ -186,7 +186,6 @@ def served_by(
 
 @contextmanager
 def served(engine: FakeEngine, **options: Any) -> Iterator[Served]:
-    """A server over a fake engine, which tests can look into."""
     with served_by(engine, **options) as server:
         yield replace(server, engine=engine)
 
@@ -246,7 +245,6 @@ async def serve_until_signal(
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Such a server as a process of its own."""
     flags = argparse.ArgumentParser()
     flags.add_argument("--hang-at-step", type=int)
     flags.add_argument("--drain-timeout", type=float, default=5.0)

@@ -81,7 +81,6 @@ def send(url: httpx.URL, sent: Sent) -> bytes:
 
 
 def fuzz(url: httpx.URL, stream: Iterator[Sent], count: int) -> Report:
-    """Sends the next `count`, several at a time."""
     report = Report()
     with ThreadPoolExecutor(CLIENTS) as pool:
         for start in range(0, count, CLIENTS):
@@ -137,7 +136,6 @@ def leftovers(http: httpx.Client) -> dict[str, float]:
 
 
 def main() -> int:
-    """Returns 0 if everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -52,7 +52,6 @@ class Others:
         return Waited(*(max(longest, now - since) for longest, since in pairs))
 
     def reset(self) -> None:
-        """Forgets the longest times."""
         self._longest[:] = [0.0, 0.0]
 
     @contextmanager

@@ -40,12 +40,10 @@ def written(**fields: Any) -> Make:
 
 
 def told(**fields: Any) -> Make:
-    """A chat of one message with such fields."""
     return lambda: json.dumps({"messages": [HI[0] | fields]}).encode()
 
 
 def answered(block: str) -> Make:
-    """A message behind an answer of one block."""
     said = f'{{"messages":[{{"role":"assistant","content":[{block}]}},HI],"max_tokens":1}}'
     return lambda: said.replace("HI", json.dumps(HI[0])).encode()
 

@@ -22,7 +22,6 @@ NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 def node(source: str, *flags: str) -> str:
-    """Return node's output for a module."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     argv = ["node", "--input-type=module", *flags, "-"]

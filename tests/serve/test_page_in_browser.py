@@ -42,7 +42,6 @@ def shown(answer: Any) -> list[tuple[int, str]]:
 
 
 def streamed(finish_reason: str | None = None, **delta: Any) -> str:
-    """An event of a chat."""
     origins = [{"text": text, "origin": 1} for text in delta.values() if isinstance(text, str)]
     choice = {"index": 0, "delta": delta, "token_origins": origins, "finish_reason": finish_reason}
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
@@ -311,13 +310,11 @@ GIVE = """([kind, data, target]) => {
 
 
 def give(page: Any, how: str, data: bytes, kind: str, target: str) -> None:
-    """Pastes or drops a file."""
     page.evaluate(GIVE, [[how, kind], b64encode(data).decode(), target])
 
 
 @pytest.fixture
 def sighted(page: Any) -> Any:
-    """The page of a server that says it takes images."""
     card = {"id": "fake", "max_model_len": 99, "input_modalities": ["text", "image"]}
     page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"data": [card]})))
     page.reload()

@@ -57,7 +57,6 @@ class Garden(ScriptedEngine):
 
 
 def told(names: list[str], turn: int) -> list[str]:
-    """The results of calls of these names."""
     return [f"{name} {turn}: fine ü" for name in names]
 
 
@@ -116,7 +115,6 @@ def through_responses(server: Served, stored: bool = False) -> None:
 
 
 def asked_by(conversation: Callable[[Served], None]) -> list[Any]:
-    """Return the engine's requests."""
     engine, model = Garden(), ModelInfo(("fake",), "/models/fake", CONTEXT)
     with served_by(engine, kimi(), model=model) as server:
         conversation(server)

@@ -21,14 +21,12 @@ OSLO, ROME = '{"city": "Oslo"}', '{"city": "Rome"}'
 
 
 def asked(server: Served, path: str, **body: Any) -> str:
-    """The prompt of a request."""
     limit = {"max_tokens": 9} if path == MESSAGES else {}
     server.ask(path, **limit | body)
     return shown(server)
 
 
 def shown(server: Served) -> str:
-    """The prompt of the last request."""
     if server.service.reading.reader.name == "kimi_k2":
         return prompt_of(server)
     return minimax().decode(server.engine.asked[-1].prompt_ids, skip_special=False)
@@ -268,7 +266,6 @@ def test_ids_of_a_history_depend_on_the_template_and_not_on_what_is_read(say: Se
 
 
 def nested(depth: int) -> str:
-    """JSON of objects inside each other."""
     return '{"a": ' * depth + "1" + "}" * depth
 
 

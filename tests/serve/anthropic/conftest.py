@@ -11,7 +11,6 @@ from fake_server import Served
 
 @pytest.fixture(scope="session")
 def connect() -> Iterator[Callable[..., anthropic.Anthropic]]:
-    """Clients of given servers."""
     with ExitStack() as stack:
 
         def client_of(server: Served, **options: Any) -> anthropic.Anthropic:
@@ -24,5 +23,4 @@ def connect() -> Iterator[Callable[..., anthropic.Anthropic]]:
 
 @pytest.fixture(scope="session")
 def client(fake: Served, connect: Callable[..., anthropic.Anthropic]) -> anthropic.Anthropic:
-    """A client of the shared server over the fake engine."""
     return connect(fake)

@@ -63,7 +63,6 @@ def test_the_parts_of_a_body_have_the_clients_fields(model: type[KnownFields]) -
 
 
 def refusal(fake: Served, body: dict[str, Any]) -> str:
-    """The message of a 400."""
     error = fake.refusal(PATH, BODY | body)
     assert error["type"] == "invalid_request_error"
     return error["message"]

@@ -291,7 +291,6 @@ KEYS = ("first-key", "second-key")
 
 
 def check_form(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]:
-    """The body of an error, whose form is checked."""
     assert answer.status_code == status, answer.text
     body = answer.json()
     told = ErrorResponse.model_validate(body)
@@ -303,7 +302,6 @@ def check_form(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]
 
 @pytest.fixture
 def small(serve: Serve) -> Served:
-    """With keys, and little room."""
     limits = Operations(api_keys=KEYS, max_body_bytes=1000, max_queued=1)
     return serve(FakeEngine(step_s=0.01), operations=limits)
 
@@ -360,7 +358,6 @@ def test_a_full_queue_is_overloaded(small: Served, connect: Connect) -> None:
 
 
 def check_error(events: list[dict[str, Any]]) -> str:
-    """The message of the error that ends a stream."""
     assert ErrorResponse.model_validate(events[-1]) and events[-1]["error"]["type"] == "api_error"
     return events[-1]["error"]["message"]
 

@@ -148,7 +148,6 @@ def test_one_refused_sibling_refuses_the_request_and_frees_the_others(fake: Serv
 
 
 def unavailable(answer: httpx.Response) -> str:
-    """The message of a 503."""
     assert answer.status_code == 503, answer.text
     return check_form(answer.json()["error"], "server_error")["message"]
 

@@ -31,7 +31,6 @@ KEYS = [f"a{i}" for i in range(5000)]
 
 @pytest.fixture(scope="module")
 def others(server: Served) -> Iterator[Others]:
-    """Clients that must not notice."""
     with Others(server.http.base_url).running() as others:
         yield others
 
@@ -78,8 +77,6 @@ def test_an_answer_without_a_limit_is_as_long_as_may_be_told(fake: Served, monke
 
 
 class Counting(CharTokenizer):
-    """Counts what it is asked to do."""
-
     def __init__(self) -> None:
         self.encoded = self.decoded = 0
 

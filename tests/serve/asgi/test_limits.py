@@ -29,7 +29,6 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: fake\r\nContent-Type: applicatio
 
 @contextmanager
 def connection(server: Served) -> Iterator[socket.socket]:
-    """A bare connection to the server."""
     with socket.create_connection((server.http.base_url.host, server.http.base_url.port)) as bare:
         bare.settimeout(10)
         yield bare
@@ -233,7 +232,6 @@ def request(body: dict[str, Any], version: bytes = b"1.1") -> bytes:
 
 
 def refusal(answer: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and error of the one response there is."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower() and b"application/json" in head
     error = json.loads(body)["error"]

@@ -21,7 +21,6 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 @st.composite
 def answers_of(draw: st.DrawFn, name: str) -> tuple[list[Answer], list[Answer]]:
-    """An answer in pieces, and in one."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=1))
     cuts = (sizes[i % len(sizes)] for i in count())
     pieces = outputs(TOKENIZERS[name](), draw(token_streams(name)), cuts)

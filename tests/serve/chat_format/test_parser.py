@@ -27,7 +27,6 @@ def pieces_of(reader: AnswerParser, answers: Sequence[Answer]) -> list[AnswerPar
 
 
 def put_behind(added: AnswerParts, more: AnswerParts) -> None:
-    """Adds the next piece."""
     added.reasoning += more.reasoning
     added.content += more.content
     for index, call in more.calls.items():

@@ -25,7 +25,6 @@ TEXTS = {
 
 
 def told(tokenizer: Tokenizer, ids: list[int], inside: bool, calls: bool) -> list[str]:
-    """The part that each token is of."""
     options = {"inside_reasoning": inside, "reads_calls": calls}
     parts = TokenParts(choose_reading(tokenizer), **options)
     return [*parts.take(ids[:3]), *parts.take(ids[3:])]

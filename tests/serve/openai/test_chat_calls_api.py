@@ -17,7 +17,6 @@ USER: Any = {"role": "user", "content": "How is Oslo?"}
 
 
 def ask(server: Served, **given: Any) -> Any:
-    """The whole answer."""
     asked: dict[str, Any] = {"model": "fake", "messages": [USER], "extra_body": THINKING, **given}
     return server.openai.chat.completions.create(**asked)
 

@@ -53,8 +53,6 @@ REFUSED = {
 
 
 class Grammars(AnyGrammars):
-    """Takes every constraint but one."""
-
     def compile(self, constraint: StructuredOutputs) -> Any:
         if constraint.regex == "bad":
             raise FormRefusedError("no such expression", constraint.asked_by)
@@ -69,7 +67,6 @@ def server() -> Iterator[Served]:
 
 
 def form(server: Served, path: str = CHAT, **given: Any) -> StructuredOutputs | None:
-    """Return the form in the engine's request."""
     server.ask(path, **PROMPTS[path], **given)
     return server.engine.asked[-1].sampling.structured_outputs
 

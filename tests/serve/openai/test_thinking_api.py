@@ -41,7 +41,6 @@ def post(server: Served, path: str = CHAT, **body: Any) -> Any:
 
 
 def budget_of(server: Served, **body: Any) -> ThinkingBudget | None:
-    """That of the engine's request."""
     assert post(server, **body).status_code == 200
     return server.engine.asked[-1].sampling.thinking_budget
 

@@ -16,7 +16,6 @@ LOGPROBS: Any = ["message.output_text.logprobs"]
 
 
 def ask(server: Served, **given: Any) -> Any:
-    """The response, or its stream."""
     return server.openai.responses.create(**{"model": "fake", "input": "hello", **given})
 
 

@@ -29,7 +29,6 @@ TEXTS = {
 
 
 def events(server: Served, **given: Any) -> list[dict[str, Any]]:
-    """The events, each of which the client's own type takes."""
     found = server.named_events("/v1/responses", **ASKED | given)
     for event in found:
         EVENTS.validate_python(event)

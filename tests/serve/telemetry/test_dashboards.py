@@ -40,7 +40,6 @@ def samples(text: str) -> Samples:
 
 @pytest.fixture(scope="module")
 def exported(fake: Served) -> Samples:
-    """Metrics of a server after a request."""
     fake.http.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})
     return samples(fake.http.get("/metrics").text)
 

@@ -25,8 +25,6 @@ Lines = Callable[[], list[dict]]
 
 @pytest.fixture
 def logged(serve, caplog: pytest.LogCaptureFixture) -> Callable[..., tuple[Served, Lines]]:
-    """A server that logs its requests, and the lines of JSON so far."""
-
     def start(tokenizer: CharTokenizer | None = None) -> tuple[Served, Lines]:
         caplog.set_level(logging.INFO, "serve")
         server = serve(

@@ -53,7 +53,7 @@ def draft_margins(pair: SmallPair, held: Held) -> np.ndarray:
     before = jax.tree.map(jnp.asarray, held.state)
     batch = read_batch(before, slots, table, Variant.LEAN)
     rows, k = batch.rows, ENGINE.num_speculative_tokens
-    propose(draft, rows, before.draft_pools, table, batch.active, k)
+    propose(draft, batch, before.draft_pools, k)
     scores = jnp.concatenate(logits, axis=1)
     positions = rows.seq_lens[:, None] + 1 + jnp.arange(k)
     noise = gumbel(rows.options.seed[:, None], positions, jnp.arange(scores.shape[-1]))

@@ -66,9 +66,10 @@ def _shares() -> list[EmulatedCase]:
         ("q1_1.0625k_page64_fp8", 2, PagedCase(1, 320, fp8=True)),
     ):
         real = f"attend_share {SHARED} {like}"
-        make = partial(latent_attention.attend_share_case, groups=3, kernels=named(real).kernels)
+        make = partial(latent_attention.attend_share_case, groups=3)
         case = _decode(LatentAttention, make, real, (heads,), paged)
-        cases.append(replace(case, compare=share_error))
+        made = replace(case.case, kernels=named(real).kernels)
+        cases.append(replace(case, case=made, compare=share_error))
     values = latent_attention.share_values_case(LatentAttention("small", 2), 19, 8)
     return [*cases, EmulatedCase.small(values, named(f"share_values {SHARED} rows64"), BF16)]
 
