@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -151,7 +151,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def writing_tensors(file: BinaryIO, tensors: Mapping[str, TensorType]) -> Iterator[Append]:
+def writing_tensors(file: IO[bytes], tensors: Mapping[str, TensorType]) -> Iterator[Append]:
     """Write a header, then the tensors, which the block appends in parts and in any order.
 
     Wider dtypes come first, so that all tensors are aligned.

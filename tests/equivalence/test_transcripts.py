@@ -77,7 +77,8 @@ def test_the_engines_trees_are_eagles(pair: Any, monkeypatch: pytest.MonkeyPatch
     config = EngineConfig(
         STEPS, max_model_len=128, max_num_seqs=1, eagle_topk=TOPK, num_draft_tokens=NODES
     )
-    engine = Engine(*pair, config)
+    target, draft = pair
+    engine = Engine(target, draft, config)
     transcripts = golden_json("draft_mha_bf16")["transcripts"][SETTING]
     for transcript in transcripts:
         expected = [
