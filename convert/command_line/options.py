@@ -122,7 +122,6 @@ SHARE = number(float, "above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
     try:
         value = parse_value(text)
     except ValueError as error:

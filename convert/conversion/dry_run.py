@@ -55,8 +55,6 @@ class TensorLine:
 
 @dataclass
 class Totals:
-    """Numbers of tensors and bytes."""
-
     tensors: int = 0
     nbytes: int = 0
     device_nbytes: int = 0

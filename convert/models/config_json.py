@@ -88,7 +88,6 @@ def text_model_to_hf(
 
 
 def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
-    """Return the fields of rotary positions."""
     if rope.yarn is None:
         return {"rope_theta": rope.theta, "rope_scaling": None}
     yarn = {name: value for name, value in asdict(rope.yarn).items() if value is not None}

@@ -26,6 +26,5 @@ def llama_rules(config: LlamaConfig) -> list[Rule]:
 
 
 def llama_to_hf(config: LlamaConfig, dtype: str) -> dict[str, Any]:
-    """Return a Llama config.json; `dtype` is torch's name."""
     biases = {"attention_bias": False, "mlp_bias": False}
     return text_model_to_hf(config, "LlamaForCausalLM", "llama", dtype, **biases)

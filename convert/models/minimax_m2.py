@@ -36,7 +36,6 @@ def minimax_rules(config: MiniMaxConfig) -> list[Rule]:
 
 
 def minimax_to_hf(config: MiniMaxConfig, dtype: str) -> dict[str, Any]:
-    """Return a MiniMax-M2.5 config.json; `dtype` is torch's name."""
     own = {
         "scoring_func": "sigmoid",
         "use_qk_norm": True,

@@ -90,7 +90,6 @@ class OneKey(nnx.Rngs):
         super().__init__()
 
     def params(self) -> jax.Array:  # type: ignore[override]
-        """Return the same key every time."""
         return jax.random.key(0)
 
 
@@ -100,7 +99,6 @@ def abstract_target(config: TargetConfig, dtype: DTypeLike) -> Target:
 
 
 def abstract_draft(config: DraftConfig, dtype: DTypeLike) -> Eagle3Draft:
-    """Return a draft with shapes in place of arrays."""
     return nnx.eval_shape(lambda: Eagle3Draft(config, rngs=OneKey(), dtype=dtype))
 
 

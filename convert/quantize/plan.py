@@ -46,12 +46,10 @@ class QuantizePlan:
 
     @property
     def bytes_read(self) -> int:
-        """Size of the source's tensors."""
         return sum(info.nbytes for info in self.source.tensors.values())
 
     @property
     def bytes_written(self) -> int:
-        """Size of the output's tensors."""
         return sum(part.nbytes for parts in self.files.values() for part in parts.values())
 
 

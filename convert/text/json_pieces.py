@@ -72,5 +72,4 @@ def json_bytes(value: Any) -> bytes:
 
 
 def encoded(text: str) -> bytes:
-    """Encode a piece of JSON."""
     return text.encode(errors="backslashreplace")

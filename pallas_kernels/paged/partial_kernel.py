@@ -88,7 +88,6 @@ def _merge_row(parts: Any, log_mass: Any, out: Any) -> None:
 
 
 def launch_share_values(partials: Array, value_kernel: Array) -> Array:
-    """Launch `share_values`."""
     (groups, batch, q_len, heads, width), (_, kv_lora, value) = partials.shape, value_kernel.shape
     rows = batch * q_len
     values = min(VALUES, padded(value, 16))

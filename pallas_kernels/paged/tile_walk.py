@@ -72,7 +72,6 @@ class Walk(Generic[Tile]):
         return self.read(slots_inside(self.own, self.first_of(index), self.stop, page))
 
     def load(self, index: Array | int, page: Array, used: Array | None = None) -> Tile:
-        """Load a tile."""
         first = self.first_of(index)
         # Inspect the page only here: an earlier inspection would wait for all loads before it.
         page = jnp.where(first < self.stop, page, 0)

@@ -88,7 +88,6 @@ class WeightFormat:
 
     @property
     def values_dtype(self) -> DTypeLike:
-        """Dtype of the stored values."""
         return jnp.uint8 if self.bits == 4 else jnp.float8_e4m3fn
 
     @property

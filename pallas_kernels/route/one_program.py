@@ -23,12 +23,10 @@ MOST_TOKENS, MOST_EXPERTS = 16, 512
 
 
 def fits(tokens: int, experts: int, top_k: int) -> bool:
-    """Return whether one program can hold the tokens."""
     return tokens <= MOST_TOKENS and experts <= MOST_EXPERTS and top_k in (1, 2, 4, 8)
 
 
 def route(asked: Asked) -> Routes:
-    """Launch `route`."""
     tokens, options, held = len(asked.logits), asked.options, asked.held.experts
     rows = row_tile(tokens, options.top_k, held)
     map_out = map_shapes(tokens * options.top_k, held, rows)
@@ -105,5 +103,4 @@ def _store_map(tiles: TileMap, token: Array, chosen: Array, experts: int, rows: 
 
 
 def _count(pairs: Array) -> Array:
-    """Return the sum over all pairs."""
     return jnp.sum(pairs.astype(jnp.int32), axis=1)[:, None]

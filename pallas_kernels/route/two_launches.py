@@ -37,7 +37,6 @@ _BLOCKS, _PAIRS = 32, 2048
 
 
 def route(asked: Asked) -> Routes:
-    """Launch `route`."""
     (tokens, experts), options = asked.logits.shape, asked.options
     # One wave per token. Use as few tokens per program as make at most 16 blocks of counts.
     block = 4 if tokens <= 64 else 16
