@@ -61,6 +61,9 @@ def test_fma_rounds_once(sources: tuple[int, ...], expected: int):
         "D0.u32 = S3.u32",
         "D0.u32 = unknown(S0.u32)",
         "declare a : 32'X",
+        "S0.__class__",
+        "(lambda: 1)()",
+        "open(S0.u32)",
     ],
 )
 def test_what_is_no_pseudocode_is_refused(text: str):

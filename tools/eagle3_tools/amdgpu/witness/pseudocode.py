@@ -102,7 +102,7 @@ class _Names(dict[str, Any]):
     """Variables of a run. What is not there is read from the state, or is a function."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        super().__init__(_HELPERS, declare=self._declare)
+        super().__init__(_HELPERS, declare=self._declare, __builtins__={})
         self.state = {name.replace(".", "_"): value for name, value in state.items()}
         kinds = {"VGPR": File, "HW_REGISTERS": File, "MEM": Memory}
         self.files = {name: kind(state.get(name, {})) for name, kind in kinds.items()}

@@ -4,6 +4,7 @@ AMD's texts have a statement or the head of a block on each line, and parenthese
 precedence of C differs from Python's.
 """
 
+import ast
 import re
 from functools import cache
 from types import CodeType
@@ -44,6 +45,13 @@ _BLOCKS = (
     (r"(\w+) = lambda\((.*)\) \(", "def {}({}):", 0),
 )
 """Heads of blocks, their form in Python, and the change of the indentation before them."""
+_ALLOWED = (
+    *(ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.If, ast.For),
+    *(ast.Assign, ast.AugAssign, ast.Expr, ast.Call, ast.Attribute, ast.Subscript, ast.Slice),
+    *(ast.Name, ast.Constant, ast.Tuple, ast.IfExp, ast.BoolOp, ast.BinOp, ast.UnaryOp),
+    *(ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context),
+)
+"""Syntax of translated texts: no import, class, lambda or name that begins with an underscore."""
 _DECLARATION = re.compile(r"declare (\w+) : (\d+)'([UIBF])(?:\[(\d+)\])?")
 _ASSIGNMENT = re.compile(r"(.+?) ([-+*/|&^]?=) (.+)")
 _INNERMOST = re.compile(r"([(\[])([^()\[\]]*)([)\]])")
@@ -66,9 +74,14 @@ def program_of(text: str) -> CodeType:
         elif line:
             lines.append("    " * depth + _statement(line))
     try:
-        return compile("\n".join(lines), "AMD's pseudocode", "exec")
+        tree = ast.parse("\n".join(lines))
     except SyntaxError as error:
         raise PseudocodeError(f"expected pseudocode, got {error.text!r}") from error
+    for node in ast.walk(tree):
+        private = getattr(node, "id", getattr(node, "attr", "")).startswith("_")
+        if private or not isinstance(node, _ALLOWED):
+            raise PseudocodeError(f"expected pseudocode, got {ast.unparse(node)!r}")
+    return compile(tree, "AMD's pseudocode", "exec")
 
 
 def _head(line: str) -> tuple[str, int] | None:
