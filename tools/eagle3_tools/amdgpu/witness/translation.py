@@ -46,7 +46,7 @@ _BLOCKS = (
 )
 """Heads of blocks, their form in Python, and the change of the indentation before them."""
 _ALLOWED = (
-    *(ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.If, ast.For),
+    *(ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.If, ast.For, ast.Break),
     *(ast.Assign, ast.AugAssign, ast.Expr, ast.Call, ast.Attribute, ast.Subscript, ast.Slice),
     *(ast.Name, ast.Constant, ast.Tuple, ast.IfExp, ast.BoolOp, ast.BinOp, ast.UnaryOp),
     *(ast.Compare, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context),
