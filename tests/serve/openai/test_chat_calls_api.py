@@ -35,7 +35,8 @@ def streamed(server: Served, **given: Any) -> tuple[dict[str, Any], list[Any]]:
                 assert call.id and call.type == "function" and call.function.name
                 message["calls"].append([call.id, call.function.name, ""])
             else:
-                assert call.id is None and call.function.name is None
+                arguments = {"arguments": call.function.arguments}
+                assert call.to_dict() == {"index": call.index, "function": arguments}
             message["calls"][call.index][2] += call.function.arguments
     return message, chunks
 
