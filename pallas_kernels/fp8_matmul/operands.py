@@ -4,16 +4,15 @@ import math
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import DTypeLike
 
 from pallas_kernels import gpu
 from pallas_kernels.fp8_matmul.quantize import quantize
 from pallas_kernels.quantized import (
     OneKernel,
-    QuantFormat,
     QuantizedArray,
     QuantizedRows,
     Rows,
+    dtype_for_gpu,
 )
 from pallas_kernels.rms_norm import Norm, rms_norm
 from pallas_kernels.tile_product import Operand
@@ -38,11 +37,10 @@ def as_weight(kernel: Array | QuantizedArray) -> Operand:
 
 
 def refusal(x: Rows, kernel: OneKernel) -> str | None:
-    """Return why the kernels cannot multiply these operands, or None if they can."""
     weights = kernel.values if isinstance(kernel, QuantizedArray) else kernel
     if isinstance(kernel, QuantizedArray) and kernel.format.stored.bits != 8:
         return f"expected float8 weights, got {kernel.format.weights}"
-    wanted = _dtype(kernel.format) if isinstance(kernel, QuantizedArray) else x.dtype
+    wanted = dtype_for_gpu(kernel.format) if isinstance(kernel, QuantizedArray) else x.dtype
     if weights.dtype != wanted:
         return (
             f"expected weights in {jnp.dtype(wanted).name} on {gpu.current().arch}, got "
@@ -53,8 +51,3 @@ def refusal(x: Rows, kernel: OneKernel) -> str | None:
     if weights.ndim != 2 or max(weights.size, math.prod(x.shape)) >= 2**31:
         return f"expected matrices below 2^31 elements, got {x.shape} and {weights.shape}"
     return None
-
-
-def _dtype(format: QuantFormat) -> DTypeLike:
-    """Return the weights' dtype: e4m3fn if the kernel widens them, else the GPU's float8."""
-    return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8

@@ -7,12 +7,11 @@ token adds up its pairs in the order of its choices: no result depends on the or
 Dense products with four-bit weights run as a shared expert that every token takes.
 """
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import gpu
 from pallas_kernels.grouped_matmul.activations import activations
 from pallas_kernels.grouped_matmul.kernel import format_of, multiply
 from pallas_kernels.grouped_matmul.program import ExpertBatch, RoutedAndShared
@@ -20,7 +19,7 @@ from pallas_kernels.grouped_matmul.shared import GatedKernels, Matrix, can_join,
 from pallas_kernels.grouped_matmul.tile_map import TileMap, tile_map
 from pallas_kernels.grouped_matmul.tiles import row_tile
 from pallas_kernels.grouped_matmul.unpack import MOST_INPUTS, VALUES_PER_WORD
-from pallas_kernels.quantized import QuantizedArray
+from pallas_kernels.quantized import QuantizedArray, dtype_for_gpu
 from pallas_kernels.tile_product import Operand
 
 
@@ -34,7 +33,6 @@ def launch_grouped_mlp(
     tiles: TileMap | None = None,
     rows: Operand | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """Launch `grouped_mlp`."""
     if shared is not None and (not can_join(shared, stacks) or refusal(x, *shared)):
         routed = launch_grouped_mlp(x, stacks, expert_ids, expert_weights, tiles=tiles, rows=rows)
         return routed + swiglu(x, shared)
@@ -60,16 +58,16 @@ def launch_grouped_mlp(
 
 
 def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
-    """Return why the kernels cannot run on these operands, or None if they can."""
     if x.dtype not in (jnp.bfloat16, jnp.float32):
         return f"expected x in bfloat16 or float32, got {x.dtype}"
     if format_of(gate) != format_of(up):
         return f"expected gate and up in one format, got {format_of(gate)} and {format_of(up)}"
     for stack in (gate, up, down):
         values = stack.values if isinstance(stack, QuantizedArray) else stack
-        if values.dtype != (expected := _values_dtype(stack, x)):
-            return f"expected weights in {jnp.dtype(expected).name}, got {values.dtype}"
         form, inputs = format_of(stack), stack.shape[-2]
+        expected = x.dtype if form is None else dtype_for_gpu(form)
+        if values.dtype != expected:
+            return f"expected weights in {jnp.dtype(expected).name}, got {values.dtype}"
         in_channels = form is not None and form.stored.bits == 4 and form.stored.per_row
         if in_channels and (inputs % VALUES_PER_WORD or inputs > MOST_INPUTS):
             return (
@@ -78,23 +76,12 @@ def refusal(x: Array, gate: Matrix, up: Matrix, down: Matrix) -> str | None:
     return None
 
 
-def _values_dtype(stack: Matrix, x: Array) -> Any:
-    """Return the dtype of the stored weights: the GPU's own float8 if x is quantised to float8."""
-    format = format_of(stack)
-    if format is None:
-        return x.dtype
-    if format.stored.bits == 4:
-        return jnp.uint8
-    return jnp.float8_e4m3fn if format.activations == "none" else gpu.current().fp8
-
-
 def is_four_bit(kernel: Array | QuantizedArray) -> TypeGuard[QuantizedArray]:
     """Return whether a kernel has four bits, so that the experts' kernels multiply it."""
     return isinstance(kernel, QuantizedArray) and kernel.format.stored.bits == 4
 
 
 def dense_refusal(x: Array, *kernels: QuantizedArray) -> str | None:
-    """Return why one or two kernels cannot be multiplied here, or None if they can."""
     return refusal(x, kernels[0], kernels[-1], kernels[0])
 
 

@@ -1,6 +1,7 @@
 from pallas_kernels.quantized.array import QuantizedArray as QuantizedArray
 from pallas_kernels.quantized.array import QuantizedRows as QuantizedRows
 from pallas_kernels.quantized.array import dequantize as dequantize
+from pallas_kernels.quantized.array import dtype_for_gpu as dtype_for_gpu
 from pallas_kernels.quantized.array import for_gpu as for_gpu
 from pallas_kernels.quantized.formats import WEIGHT_FORMATS as WEIGHT_FORMATS
 from pallas_kernels.quantized.formats import ActivationFormat as ActivationFormat

@@ -30,7 +30,6 @@ class QuantizedArray:
         return (*stack, stored * self.format.stored.values_per_byte, outputs)
 
     def __getitem__(self, index: Any) -> "QuantizedArray":
-        """Return a part of the stack."""
         return replace(self, values=self.values[index], scale=self.scale[index])
 
     def numbers(self) -> Float[Array, "*stack outputs inputs"]:
@@ -66,6 +65,12 @@ def dequantize(array: QuantizedArray) -> Float[Array, "*stack outputs inputs"]:
     return stored.times(numbers, stored.spread(array.scale, *numbers.shape[-2:]))
 
 
+def dtype_for_gpu(format: QuantFormat) -> DTypeLike:
+    """Return the dtype of the values that kernels take: the GPU's own float8 if x is in float8."""
+    widened = format.stored.bits == 4 or format.activations == "none"
+    return format.stored.values_dtype if widened else gpu.current().fp8
+
+
 def for_gpu(array: QuantizedArray) -> QuantizedArray:
     """Convert weights exactly to the form that `gpu.current()` multiplies with float8 activations.
 
@@ -73,10 +78,8 @@ def for_gpu(array: QuantizedArray) -> QuantizedArray:
     except for -0, whose bits are e4m3fnuz's NaN. Weights that are widened before the product stay
     unchanged.
     """
-    wanted = jnp.dtype(gpu.current().fp8)
+    wanted = jnp.dtype(dtype_for_gpu(array.format))
     if array.values.dtype != jnp.float8_e4m3fn or wanted == array.values.dtype:
-        return array
-    if array.format.activations == "none":
         return array
     bits = jax.lax.bitcast_convert_type(array.values, jnp.uint8)
     kept = jnp.where(bits == _NEGATIVE_ZERO, jnp.uint8(0), bits)
