@@ -145,7 +145,7 @@ prove-tiers: .venv/installed-test
 soak: .venv/installed-test
 	$(BIN)/eagle3-bench soak --seconds 7200 --json docs/benchmarks/soak.json
 
-# The files of docs/deploy through kubectl, systemd and pip.
+# The files of docs/deploy through kubectl, systemd and pip, and the probes at servers in trouble.
 prove-deploy: .venv/installed-deploy-check
 	@for tool in kubectl systemd-analyze; do command -v $$tool > /dev/null || \
 		{ echo "make prove-deploy needs $$tool: install kubectl and systemd" >&2; exit 1; }; done

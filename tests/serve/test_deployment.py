@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from fake_engine import FakeEngine
-from fake_server import Serve, Served, build_service
+from fake_server import Served, build_service
 
 from eagle3_tools.reference import ROOT
 from eagle3_tools.reference.parsers import parser_of
@@ -73,20 +73,6 @@ def test_probes_and_collectors_ask_for_what_the_server_has(fake: Served) -> None
     notes = DEPLOYMENT["spec"]["template"]["metadata"]["annotations"]
     assert fake.http.get(notes["prometheus.io/path"]).status_code == 200
     assert int(notes["prometheus.io/port"]) == port["containerPort"] == options_of_pod().port
-
-
-def test_a_server_that_still_compiles_is_alive_and_not_ready(serve: Serve) -> None:
-    """The startup probe waits two hours for it."""
-    (container,) = POD["containers"]
-    engine = FakeEngine()
-    engine.warm.clear()
-    server = serve(engine, wait_until_ready=False)
-    probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
-    asked = {name: server.http.get(probe["httpGet"]["path"]) for name, probe in probes.items()}
-    engine.warm.set()
-    statuses = {name: answer.status_code for name, answer in asked.items()}
-    assert statuses == {"startup": 503, "readiness": 503, "liveness": 200}
-    assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] == 7200
 
 
 def test_the_service_finds_the_pods() -> None:

@@ -10,9 +10,9 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from probe import free_port, status_of, wait_for
-from processes import serving
+from processes import Forked
 
 from eagle3_tools.reference import ROOT
 
@@ -41,16 +41,42 @@ wait = partial(wait_for, every_s=0.5)
 CLIENT = httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
 
 
+@dataclass
+class Server:
+    """A demo server at a port of its own."""
+
+    flags: Sequence[str]
+    port: int = field(default_factory=free_port)
+
+    @property
+    def instance(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.instance}"
+
+    @contextmanager
+    def running(self) -> Iterator[Forked]:
+        with Forked("simulated_server", [*PAIR, *self.flags, "--port", f"{self.port}"]) as process:
+            try:
+                healthy = f"{self.url}/health"
+                wait(lambda: status_of(healthy) == 200, 300, lambda: "the server was not ready")
+                yield process
+            finally:
+                process.kill()
+
+
 @contextmanager
-def load(url: str, clients: int) -> Iterator[None]:
+def load(server: Server, clients: int, **body: Any) -> Iterator[None]:
     """Clients that ask, and ask again when they are answered."""
     over = threading.Event()
-    asked = {"prompt": "What is 17 + 25?", "max_tokens": 60, "temperature": 1}
+    asked = {"prompt": "What is 17 + 25?", "max_tokens": 60, "temperature": 1} | body
 
     def ask() -> None:
         while not over.is_set():
             with suppress(httpx.TransportError):
-                if CLIENT.post(f"{url}/v1/completions", json=asked).status_code != 200:
+                if CLIENT.post(f"{server.url}/v1/completions", json=asked).status_code != 200:
                     time.sleep(0.5)
 
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(clients)]
@@ -82,10 +108,14 @@ class Prometheus:
         labels = [alert["labels"] for alert in alerts if alert["state"] == "firing"]
         return {(one["alertname"], one["instance"]) for one in labels}
 
+    def wait_for(self, alert: str, server: Server) -> None:
+        wanted = alert, server.instance
+        wait(lambda: wanted in self.firing(), 120, lambda: f"no {alert}: {self.firing()}")
+
 
 @contextmanager
-def scraping(folder: Path, instance: str) -> Iterator[Prometheus]:
-    """A Prometheus of this server, with the alerts in quick motion."""
+def scraping(folder: Path, servers: Sequence[Server]) -> Iterator[Prometheus]:
+    """A Prometheus of these servers, with the alerts in quick motion."""
     seconds = {"m": 60, "h": 3600}
     quick = re.sub(
         r"\b(\d+)([mh])\b",
@@ -93,7 +123,8 @@ def scraping(folder: Path, instance: str) -> Iterator[Prometheus]:
         ALERTS.read_text(),
     )
     (folder / "alerts.yaml").write_text(quick)
-    (folder / "prometheus.yaml").write_text(CONFIG.format(targets=[instance]))
+    targets = json.dumps([server.instance for server in servers])
+    (folder / "prometheus.yaml").write_text(CONFIG.format(targets=targets))
     address = f"127.0.0.1:{free_port()}"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yaml'}"]
     command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}"]
@@ -140,12 +171,8 @@ def test_alerts_fire_under_their_faults_and_not_beside_them() -> None:
 
 
 def test_every_expression_of_the_dashboards_has_data(tmp_path: Path) -> None:
-    flags = [*PAIR, "--kv-role", "both", "--max-num-seqs", "4"]
-    with (
-        serving(flags, module="simulated_server") as (_, url),
-        load(url, 6),
-        scraping(tmp_path, url.removeprefix("http://")) as prometheus,
-    ):
+    server = Server(["--kv-role", "both", "--max-num-seqs", "4"])
+    with server.running(), load(server, 6), scraping(tmp_path, [server]) as prometheus:
         asked = {file: set(expressions(file, "eagle3-demo")) for file in dashboards()}
         every = set().union(*asked.values())
         wait(
