@@ -1,7 +1,6 @@
 """Translates a Responses request to a chat."""
 
 from collections.abc import Iterable, Sequence
-from operator import iadd
 from typing import Any
 
 from serve.openai.protocol import ChatCompletionRequest, GenerationRequest
@@ -69,7 +68,10 @@ def _messages(items: Iterable[Item]) -> list[dict[str, Any]]:
                 messages.append({"role": "assistant", "content": ""})
             turn = messages[-1]
             for name, value in message.items():
-                turn[name] = iadd(turn[name], value) if name in turn else value
+                if name in turn:
+                    turn[name] += value
+                else:
+                    turn[name] = value
         last = place
     return messages
 
