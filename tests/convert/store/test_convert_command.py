@@ -148,7 +148,8 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_a_run_to_resume(
     arguments = [str(ORACLES / "draft_mha_bf16"), str(tmp_path / "made")]
     with limited_files(200_000):
         said = refused(capsys, *arguments)
-    assert "error: cannot write " in said and "repeat the command to resume" in said
+    assert "error: cannot write " in said and "repeat the command to resume: Failed" in said
+    assert "File too large" in said and said.count(str(tmp_path)) == 1
     assert main(arguments) == 0
 
 

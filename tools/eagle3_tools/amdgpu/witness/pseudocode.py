@@ -125,7 +125,7 @@ class _Names(dict[str, Any]):
             held = integer("b", _WIDTHS.get(name, 64), self.state.get(name, 0))
             return Value(held, partial(self.__setitem__, name))
         function = function_named(name)
-        if function is None and why_unreadable(name) is None:
+        if function is None and name.startswith(("s_", "v_")) and why_unreadable(name) is None:
             function = partial(self._call_text, name)
         if function is None:
             raise PseudocodeError(f"expected a state or a function of the pseudocode, got {name}")
