@@ -37,7 +37,8 @@ def save_item(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
         _checkpointer().save(directory, args=arguments)
     except ValueError as error:  # TensorStore's error for a full disk
         reason = str(error).rpartition('": ')[2]  # It follows the names of several files.
-        raise OSError(f"cannot write {directory}, repeat the command to resume: {reason}") from error
+        message = f"cannot write {directory}, repeat the command to resume: {reason}"
+        raise OSError(message) from error
     sys.unraisablehook = before
 
 
