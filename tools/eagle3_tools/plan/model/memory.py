@@ -24,6 +24,8 @@ from pallas_kernels.item_attention import PIECE
 ITEMSIZE = {"bfloat16": 2, "fp8": 1}
 """Bytes of one number in a KV pool."""
 BFLOAT16, FLOAT32 = 2, 4
+LIBRARY_WORKSPACE = 76 * 2**20
+"""Of hipBLASLt's products on gfx942, which XLA counts among temporaries; on gfx950 it is 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,16 @@ def encoding_bytes(config: VisionConfig, patches: int | None = None) -> int:
     """Return the temporaries of encoding `patches` patches, by default of the largest image.
 
     They are largest when a block's queries, keys and values exist twice, as the product's result
-    and by heads, together with the states and the cosines and sines, which always exist.
+    and by heads, or when the MLP's intermediate rows exist beside the library's workspace. The
+    states and the cosines and sines always exist.
     """
     rows = largest_bucket(config) if patches is None else patches
     columns = -(-config.head_dim // PIECE) * PIECE
-    by_heads = 3 * config.num_attention_heads * columns
-    product, states = 3 * config.hidden_size, config.hidden_size
-    angles = config.head_dim
-    return rows * (BFLOAT16 * (states + product + by_heads) + FLOAT32 * angles)
+    states = config.hidden_size
+    by_heads = states + 3 * states + 3 * config.num_attention_heads * columns
+    in_mlp = 2 * states + config.intermediate_size
+    peak = rows * BFLOAT16 * by_heads, rows * BFLOAT16 * in_mlp + LIBRARY_WORKSPACE
+    return max(peak) + rows * FLOAT32 * config.head_dim
 
 
 def lacking_bytes(memory: Memory, length: int, kv_cache_dtype: str) -> int:
