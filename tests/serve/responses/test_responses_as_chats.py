@@ -1,4 +1,4 @@
-"""What responses have beyond chats is told the model as a chat would tell it, or left out."""
+"""Items that only responses have reach the model in the form of a chat, or are left out."""
 
 from typing import Any, get_args
 
